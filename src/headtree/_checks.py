@@ -1,0 +1,163 @@
+"""The checks that public functions share, and the one place where arrays of all kinds become tensors."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+
+
+@dataclass(frozen=True)
+class ScaledArray:
+    """A checked array, divided by the power of two that brings its largest entry between 1/2 and 1."""
+
+    values: Float[Tensor, "..."]  #: float32 or float64 on the CPU; zero where missing
+    missing: Bool[Tensor, "..."] | None  #: broadcast to the shape of `values`; None if nothing is missing
+    exponent: int  #: the array is ``values * 2**exponent``
+
+
+def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
+    """`x` as a CPU tensor of float32 or float64; no copy where none is needed, no check of its values."""
+    tensor = x.detach() if isinstance(x, Tensor) else _from_numpy(x, name)
+    if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+        raise InvalidTypeError(
+            f"{name} must be a dense real array, got {tensor.dtype} with layout {tensor.layout}; "
+            "take its real part or modulus, or make it dense"
+        )
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()  # raised on purpose: sums over folders need the digits
+    elif tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.double()
+    return tensor.cpu()
+
+
+def _from_numpy(x: Any, name: str) -> Tensor:
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise InvalidValueError(f"{name} must be a full rectangular array, got nested lists: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise InvalidTypeError(
+            f"{name} must be an array of real numbers, got dtype {array.dtype}; convert it to floats first"
+        )
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+        dtype = np.float32
+    else:
+        dtype = np.float64
+    array = array.astype(dtype, copy=False)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # torch wants neither
+    return torch.from_numpy(array)
+
+
+def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> ScaledArray:
+    """Check that every present entry of `x` is finite and return a scaled copy.
+
+    The factor is a power of two, so that scaling is exact and the squares of 1e30 and 1e-30 stay in range.
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(x) if mask is None else np.ma.getmaskarray(x) | np.asarray(mask)
+        x = x.data
+    tensor = real_tensor(x, name)
+    if tensor.ndim < min_axes:
+        raise InvalidValueError(f"{name} must have at least {min_axes} axes, got shape {tuple(tensor.shape)}")
+    if 0 in tensor.shape:
+        raise InvalidValueError(
+            f"{name} must not be empty, got shape {tuple(tensor.shape)}; every axis needs at least one slice"
+        )
+    missing = missing_entries(mask, name, tuple(tensor.shape))
+    if missing is not None:
+        tensor = tensor.masked_fill(missing, 0)
+    low, high = (float(value) for value in torch.aminmax(tensor))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidValueError(_non_finite(tensor, name, masked=missing is not None))
+    exponent = math.frexp(max(-low, high))[1]
+    half = -exponent // 2  # two factors: 2**-exponent alone may overflow
+    values = (tensor * 2.0**half).mul_(2.0 ** (-exponent - half)).contiguous()
+    return ScaledArray(values, missing, exponent)
+
+
+def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor, "..."] | None:
+    """`mask` as a tensor broadcast to `shape`, or None if it hides nothing."""
+    if mask is None:
+        return None
+    tensor = mask.detach().cpu() if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask, order="C"))
+    if tensor.dtype != torch.bool:
+        raise InvalidTypeError(f"mask must be boolean, True where an entry is missing, got {tensor.dtype}")
+    try:
+        tensor = tensor.expand(shape)
+    except RuntimeError:
+        raise InvalidValueError(
+            f"mask must broadcast to the shape of {name}, {shape}, got {tuple(tensor.shape)}"
+        ) from None
+    if not tensor.any():
+        return None
+    if tensor.all():
+        raise InvalidValueError(
+            f"mask hides every entry of {name}; True means missing: if it marks the entries to keep, pass ~mask"
+        )
+    return tensor
+
+
+def _non_finite(tensor: Tensor, name: str, masked: bool) -> str:
+    bad = ~torch.isfinite(tensor)
+    first = tuple(int(i) for i in bad.nonzero()[0])
+    advice = "mask them as well" if masked else "remove them, or pass a mask that is True where an entry is missing"
+    return (
+        f"{name} must be finite, got {int(bad.sum())} entries that are NaN or infinite, the first "
+        f"({float(tensor[first])}) at index {first}; {advice}"
+    )
+
+
+def axis_index(axis: int, n_axes: int) -> int:
+    """`axis` counted from the front."""
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise InvalidTypeError(f"axis must be an integer, got {axis!r}") from None
+    if not -n_axes <= index < n_axes:
+        raise InvalidValueError(f"axis must be between {-n_axes} and {n_axes - 1} for {n_axes} axes, got {index}")
+    return index % n_axes
+
+
+def affinity_matrix(affinity: Any) -> Float[Tensor, "leaf leaf"]:
+    """`affinity` as a checked float64 tensor: square, finite, not negative, symmetric."""
+    matrix = real_tensor(affinity, "affinity").double()
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or 0 in matrix.shape:
+        raise InvalidValueError(f"affinity must be a square matrix, got shape {tuple(matrix.shape)}")
+    if not torch.isfinite(matrix).all():
+        raise InvalidValueError(_non_finite(matrix, "affinity", masked=True))
+    if (matrix < 0).any():
+        raise InvalidValueError(
+            f"affinity must not be negative, got a smallest entry of {float(matrix.min()):.3g}; "
+            "clip it at 0, or turn distances into affinities with exp(-distance / median)"
+        )
+    # symmetric up to the rounding of float32 products
+    if (matrix - matrix.T).abs().max() > 1e-6 * matrix.max():
+        raise InvalidValueError(
+            f"affinity must be symmetric, but entries differ from their mirror images by up to "
+            f"{float((matrix - matrix.T).abs().max()):.3g}; pass (affinity + affinity.T) / 2 if that is meant"
+        )
+    return (matrix + matrix.T) / 2
+
+
+def positive(value: float, name: str) -> float:
+    """`value` as a finite float greater than zero."""
+    if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidValueError(f"{name} must be finite and greater than 0, got {value}")
+    return float(value)
+
+
+def like(result: Tensor, x: Any) -> Any:
+    """`result` as `x` is: a tensor on its device for tensors, a numpy array for everything else."""
+    return result.to(x.device) if isinstance(x, Tensor) else result.numpy()

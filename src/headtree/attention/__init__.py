@@ -1,0 +1,1 @@
+"""What a network tensor is and where it comes from."""

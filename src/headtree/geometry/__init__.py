@@ -1,0 +1,1 @@
+"""From arrays and trees to distances, affinities, diffusion coordinates, and new trees."""

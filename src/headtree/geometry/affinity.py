@@ -1,0 +1,111 @@
+"""Affinities between the slices of an array, and from distances to affinities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+InitialAffinity = Literal["cosine", "correlation", "gaussian"]
+
+#: Entries of a slice that are multiplied at a time, in float64: cosines of equal slices are then 1 to rounding,
+#: whatever the array's dtype, and no tree is made from the difference.
+_ENTRIES_AT_A_TIME = 256
+
+
+def initial_affinity(
+    kind: InitialAffinity,
+    values: Float[Tensor, "..."],
+    axis: int,
+    missing: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "slice slice"]:
+    """Affinity between slices along `axis` before any tree is known.
+
+    ``"cosine"`` is the cosine of the flattened slices, ``"correlation"`` that of the centred slices, both over
+    the entries present in both slices and with negatives set to 0; a slice that is zero or wholly missing has
+    affinity 0 with others and 1 with itself. ``"gaussian"`` is exp(-d²/σ²) of the Euclidean distance d over
+    entries present in both, rescaled to all entries, with σ the median distance to the fifth neighbour.
+    """
+    if kind == "correlation":
+        values = _centred(values, axis, missing)
+    products, powers, common = _products(values, axis, missing)
+    if kind == "gaussian":
+        return _gaussian(products, powers, common)
+    norms = torch.sqrt(powers * powers.T)
+    cosines = torch.where(norms > 0, products / norms.clamp(min=torch.finfo(norms.dtype).tiny), 0.0)
+    return cosines.clamp_(0, 1).fill_diagonal_(1)
+
+
+def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"] | None:
+    """``exp(-E / median(E))``, the median over the whole square matrix; None if all slices are equal.
+
+    A zero median becomes the median of the positive entries. Infinite distances (slices without entries) take
+    no part in the median and get affinity 0.
+    """
+    finite = distances[torch.isfinite(distances)].numpy()
+    eps = np.median(finite)
+    if eps == 0:
+        if not finite.any():
+            return None
+        eps = np.median(finite[finite > 0])
+    return torch.exp(-distances / eps)
+
+
+def _products(
+    values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None
+) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
+    """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², share of entries present."""
+    n = values.shape[axis]
+    products = torch.zeros(n, n, dtype=torch.float64)
+    if missing is None:
+        for block in _blocks(values, axis):
+            products += block @ block.T
+        return products, products.diagonal()[:, None].expand(n, n), torch.ones(n, n, dtype=torch.float64)
+    powers, common = torch.zeros_like(products), torch.zeros_like(products)
+    present = missing.logical_not()
+    for block, here in zip(_blocks(values, axis), _blocks(present, axis), strict=True):
+        products += block @ block.T
+        powers += block.square() @ here.T
+        common += here @ here.T
+    return products, powers, common * n / values.numel()
+
+
+def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
+    """The array as a matrix of flattened slices, some columns at a time."""
+    slices = values.movedim(axis, 0)
+    step = max(1, _ENTRIES_AT_A_TIME // max(1, slices[0, 0].numel()))
+    for start in range(0, slices.shape[1], step):
+        yield slices[:, start : start + step].reshape(slices.shape[0], -1).double()
+
+
+def _centred(
+    values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "..."]:
+    """Each slice minus the mean of its present entries; missing entries stay 0."""
+    others = [i for i in range(values.ndim) if i != axis]
+    if missing is None:
+        return values - values.mean(dim=others, keepdim=True)
+    n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1)
+    return (values - values.sum(dim=others, keepdim=True) / n_present).masked_fill(missing, 0)
+
+
+def _gaussian(
+    products: Float[Tensor, "slice slice"],
+    powers: Float[Tensor, "slice slice"],
+    common: Float[Tensor, "slice slice"],
+) -> Float[Tensor, "slice slice"]:
+    n = products.shape[0]
+    squares = (powers + powers.T - 2 * products).clamp_(min=0) / common  # inf or nan where nothing is common
+    squares = squares.nan_to_num(nan=torch.inf).fill_diagonal_(0)
+    # cancellation leaves equal slices a distance of rounding size: that is zero
+    squares[squares <= 1e-12 * (powers + powers.T)] = 0
+    distances = squares.sqrt().numpy()
+    fifth = np.sort(distances, axis=1)[:, min(5, n - 1)]  # column 0 is the slice itself
+    fifth = fifth[np.isfinite(fifth) & (fifth > 0)]
+    if not len(fifth):  # at least six copies of every slice: only equality is left to tell them apart
+        return torch.from_numpy((distances == 0).astype(np.float64))
+    return torch.exp(-squares / float(np.median(fifth)) ** 2)

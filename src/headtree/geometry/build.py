@@ -1,0 +1,214 @@
+"""Trees from an affinity: the flexible tree, bottom up, and the binary tree, top down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree import _checks
+from headtree.errors import InvalidValueError
+from headtree.geometry.diffusion import spectrum
+from headtree.trees.tree import PartitionTree
+
+#: Cluster distances under this share of the largest are zero, the others are rounded to as many digits, so
+#: that rounding errors do not decide ties.
+_DIGITS = 10
+
+
+def flexible_tree(affinity: Any, tree_constant: float = 1.0) -> PartitionTree:
+    """Build a tree bottom up by joining what is near in diffusion distance ([OA] "bottom up flexible tree").
+
+    Each level joins clusters whose mean diffusion distance is small beside the median; the time of the diffusion
+    doubles from level to level, so that only slower eigenfunctions count further up.
+
+    Parameters
+    ----------
+    affinity : (n, n) array
+        Symmetric and not negative. Points that no path connects stay apart until the top.
+    tree_constant : float
+        Larger values make it harder to join a group that has members already: more levels, smaller folders.
+    """
+    tree_constant = _checks.positive(tree_constant, "tree_constant")
+    return flexible_tree_of(_checks.affinity_matrix(affinity), tree_constant)
+
+
+def flexible_tree_of(affinity: Float[Tensor, "leaf leaf"], tree_constant: float) -> PartitionTree:
+    """`flexible_tree` of a checked affinity."""
+    pairs = spectrum(affinity)
+    n = affinity.shape[0]
+    if pairs.functions.shape[1] == 0:
+        return PartitionTree.flat(n)
+    ratios = pairs.eigenvalues.abs() / pairs.eigenvalues[0].abs()
+    levels = [np.arange(n)]
+    time = 1.0
+    while levels[-1].any():
+        points = pairs.functions * ratios**time
+        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        groups = join_clusters(_cluster_means(distances, levels[-1]), tree_constant)[0]
+        levels.append(groups[levels[-1]])
+        time = min(2 * time, 1e300)
+    return PartitionTree(np.stack(levels[::-1]))
+
+
+def join_clusters(
+    distances: Float[np.ndarray, "cluster cluster"], tree_constant: float
+) -> tuple[Int[np.ndarray, " cluster"], Int[np.ndarray, "trial 4"]]:
+    """One level of the flexible tree: the group of each cluster, and every trial in order.
+
+    A trial is (row, column, number of clusters in the column's group, accepted). The diagonal is not read.
+    """
+    n = len(distances)
+    off_diagonal = ~np.eye(n, dtype=bool)
+    rounded = _rounded(distances, off_diagonal)
+    no_trials = np.empty((0, 4), dtype=np.int64)
+    if n == 1 or np.ptp(rounded[off_diagonal]) == 0:
+        return np.zeros(n, dtype=np.int64), no_trials
+    rounded[~off_diagonal] = np.inf
+    median = np.median(rounded)
+    if median == 0:
+        median = np.median(rounded[np.isfinite(rounded) & (rounded > 0)])
+    # Trials go by rising distance, row, column. Those at the median and beyond only matter if nothing was joined
+    # before, and then the first of them is accepted and is the last.
+    near = np.flatnonzero(rounded < median)
+    if len(near) == 0:
+        near = np.array([rounded.argmin()])
+    near = near[np.argsort(rounded.ravel()[near], kind="stable")]
+    rows, columns = np.divmod(near, n)
+    groups, trials = _join(n, rows, columns, rounded.ravel()[near], median / tree_constant)
+    return np.unique(groups, return_inverse=True)[1], trials
+
+
+@numba.njit(cache=True)
+def _join(n, rows, columns, distances, limit):  # type: ignore[no-untyped-def]
+    """Try the pairs in order; a group is named by its smallest cluster."""
+    group = np.arange(n)
+    size = np.ones(n, np.int64)  # of the group with this name
+    may_start = np.ones(n, np.bool_)
+    trials = np.empty((len(rows), 4), np.int64)
+    n_trials = 0
+    for k in range(len(rows)):
+        row, column = rows[k], columns[k]
+        if not may_start[row]:
+            continue
+        name = group[column]
+        members = size[name]
+        accepted = members == 1 or distances[k] < limit * 2.0 ** (1 - members)
+        trials[n_trials, 0] = row
+        trials[n_trials, 1] = column
+        trials[n_trials, 2] = members
+        trials[n_trials, 3] = accepted
+        n_trials += 1
+        if accepted:
+            may_start[row] = False
+            may_start[column] = False
+            group[row] = name
+            size[name] += 1
+            if row < name:  # the group's smallest cluster, and so its name, is now `row`
+                for cluster in range(n):
+                    if group[cluster] == name:
+                        group[cluster] = row
+                size[row] = size[name]
+    return group, trials[:n_trials]
+
+
+def _cluster_means(
+    distances: Float[Tensor, "leaf leaf"], labels: Int[np.ndarray, " leaf"]
+) -> Float[np.ndarray, "cluster cluster"]:
+    """Mean distance over all pairs of leaves of two clusters."""
+    n_clusters = int(labels.max()) + 1
+    if n_clusters == len(labels):
+        return distances.numpy()
+    members = torch.nn.functional.one_hot(torch.from_numpy(labels), n_clusters).to(distances.dtype)
+    members /= members.sum(dim=0)
+    return np.asarray((members.T @ distances @ members).numpy())
+
+
+def _rounded(
+    distances: Float[np.ndarray, "cluster cluster"], where: np.ndarray
+) -> Float[np.ndarray, "cluster cluster"]:
+    """Distances in units of the largest, to `_DIGITS` significant digits."""
+    largest = distances[where].max(initial=0.0)
+    if largest == 0:
+        return np.zeros_like(distances)
+    units = distances / largest
+    units[units < 10.0**-_DIGITS] = 0
+    with np.errstate(divide="ignore"):
+        exponents = np.where(units > 0, np.floor(np.log10(units)), 0)
+    scale = 10.0 ** (_DIGITS - 1 - exponents)
+    return np.asarray(np.round(units * scale) / scale)
+
+
+def binary_tree(
+    affinity: Any, balance: float = 1.0, rng: int | np.random.Generator | None = 0
+) -> PartitionTree:
+    """Build a tree top down by halving every folder along its first diffusion coordinate.
+
+    The coordinate is computed anew from the affinity restricted to the folder.
+
+    Parameters
+    ----------
+    affinity : (n, n) array
+        Symmetric and not negative.
+    balance : float
+        1 splits in the middle: sizes differ by at most one, and the lower half gets the extra leaf. With a larger
+        value the position is drawn among those with larger/smaller <= balance.
+    rng : int or numpy Generator
+        Used only if `balance` is larger than 1.
+
+    Notes
+    -----
+    Leaves that the affinity cannot tell apart stay in one folder and become single leaves together: no tree is
+    made from noise.
+    """
+    balance = _checks.positive(balance, "balance")
+    if balance < 1:
+        raise InvalidValueError(f"balance must be at least 1, got {balance}; 1 halves every folder")
+    return binary_tree_of(_checks.affinity_matrix(affinity), balance, np.random.default_rng(rng))
+
+
+def binary_tree_of(
+    affinity: Float[Tensor, "leaf leaf"], balance: float, rng: np.random.Generator
+) -> PartitionTree:
+    """`binary_tree` of a checked affinity."""
+    n = affinity.shape[0]
+    levels = [np.zeros(n, dtype=np.int64)]
+    while levels[-1].max() + 1 < n:
+        upper, lower = levels[-1], np.empty(n, dtype=np.int64)
+        n_folders = 0
+        for leaves in np.split(np.argsort(upper, kind="stable"), np.cumsum(np.bincount(upper))[:-1]):
+            part = _split(affinity, leaves, balance, rng)
+            lower[leaves] = n_folders + part
+            n_folders += int(part.max()) + 1
+        levels.append(lower)
+    return PartitionTree(np.stack(levels))
+
+
+def _split(
+    affinity: Float[Tensor, "leaf leaf"],
+    leaves: Int[np.ndarray, " leaf_of_folder"],
+    balance: float,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, " leaf_of_folder"]:
+    """Part of each leaf: 0 or 1, or every leaf its own if they cannot be told apart."""
+    n = len(leaves)
+    if n <= 2:
+        return np.arange(n)
+    index = torch.from_numpy(leaves)
+    pairs = spectrum(affinity[index][:, index], n_pairs=2)
+    if pairs.functions.shape[1] == 0:
+        return np.arange(n)
+    position = (n + 1) // 2
+    if balance > 1:
+        sizes = np.arange(1, n)
+        allowed = sizes[np.maximum(sizes, n - sizes) <= balance * np.minimum(sizes, n - sizes)]
+        position = int(rng.choice(allowed)) if len(allowed) else position
+    part = np.ones(n, dtype=np.int64)
+    coordinate = pairs.functions[:, 0].numpy()
+    coordinate = np.round(coordinate / np.abs(coordinate).max(), _DIGITS)
+    part[np.argsort(coordinate, kind="stable")[:position]] = 0
+    return part

@@ -1,0 +1,45 @@
+"""A progress bar with time left when someone watches, silence otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar of `total` steps on standard error while the block runs, if that is a terminal.
+
+    The block gets a function to call after each step, with a word on what comes next. Bars inside bars are not
+    drawn: the outermost one speaks for all.
+    """
+    if not sys.stderr.isatty() or progress_is_shown():
+        yield lambda note: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    global _shown
+    _shown = True
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(description, total=total, note="")
+            yield lambda note: bar.update(task, advance=1, note=note)
+    finally:
+        _shown = False
+
+
+_shown = False
+
+
+def progress_is_shown() -> bool:
+    """Whether a bar is on screen now."""
+    return _shown

@@ -1,0 +1,99 @@
+"""The settings of the questionnaire."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from headtree import _checks
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.geometry.affinity import InitialAffinity
+from headtree.geometry.emd import Weights
+
+Tree = Literal["flexible", "binary"]
+HeadFrom = Literal["latest", "initial"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questionnaire:
+    """Settings of `organize` and `organize_array`; the defaults are [OA]'s for whole networks.
+
+    For a single head as a matrix [OA] uses ``Questionnaire(alpha=1, beta=0, n_iter=10, tree="binary")``.
+
+    Parameters
+    ----------
+    alpha, beta : float
+        Weight of a folder in the tree distance: (share of leaves)**beta · 2**(-alpha · level below the root).
+    n_iter : int
+        How often every axis is organized.
+    tree : {"flexible", "binary"}
+        Bottom up with as many folders as the data ask for, or top down by halving.
+    tree_constant : float
+        Of flexible trees: larger values give smaller folders.
+    balance : float
+        Of binary trees: 1 halves, more draws the place of each split with `rng`.
+    initial : {"cosine", "correlation", "gaussian"}
+        Affinity of the slices before there are trees.
+    initial_axes : tuple of int, optional
+        Axes that get a tree from `initial`, all or all but one. By default axis 0 of a matrix, and all axes but 0
+        otherwise; the axis left out is organized first, then the others in order.
+    head_from : {"latest", "initial"}
+        From which trees of the other axes the first organized axis (the heads) is organized: the newest, or
+        always the initial ones, as [OA]'s algorithm 1 is printed.
+    weights : {"levels", "distinct"}
+        Whether a folder that stands on several levels of a tree weighs on each or once.
+    rng : int or numpy Generator
+        Only binary trees with ``balance > 1`` draw from it.
+    """
+
+    alpha: float = 0.0
+    beta: float = 1.0
+    n_iter: int = 3
+    tree: Tree = "flexible"
+    tree_constant: float = 1.0
+    balance: float = 1.0
+    initial: InitialAffinity = "cosine"
+    initial_axes: tuple[int, ...] | None = None
+    head_from: HeadFrom = "latest"
+    weights: Weights = "levels"
+    rng: int | np.random.Generator = 0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+                raise InvalidTypeError(f"{name} must be a number, got {value!r}")
+            if not math.isfinite(value):
+                raise InvalidValueError(f"{name} must be finite, got {value}")
+        _checks.positive(self.tree_constant, "tree_constant")
+        if _checks.positive(self.balance, "balance") < 1:
+            raise InvalidValueError(f"balance must be at least 1, got {self.balance}; 1 halves every folder")
+        if isinstance(self.n_iter, bool) or not isinstance(self.n_iter, int | np.integer):
+            raise InvalidTypeError(f"n_iter must be an integer, got {self.n_iter!r}")
+        if self.n_iter < 1:
+            raise InvalidValueError(f"n_iter must be at least 1, got {self.n_iter}")
+        for name, choices in (
+            ("tree", Tree),
+            ("initial", InitialAffinity),
+            ("head_from", HeadFrom),
+            ("weights", Weights),
+        ):
+            if getattr(self, name) not in get_args(choices):
+                raise InvalidValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+
+    def axis_order(self, n_axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Axes that get an initial tree, and the order in which axes are organized in every iteration."""
+        if self.initial_axes is None:
+            initial = (0,) if n_axes == 2 else tuple(range(1, n_axes))
+        else:
+            initial = tuple(sorted({_checks.axis_index(axis, n_axes) for axis in self.initial_axes}))
+        left_out = [axis for axis in range(n_axes) if axis not in initial]
+        if len(left_out) > 1:
+            raise InvalidValueError(
+                f"initial_axes must name all axes or all but one, since an axis is organized from trees on every "
+                f"other, got {self.initial_axes} for {n_axes} axes"
+            )
+        return initial, (*left_out, *initial)

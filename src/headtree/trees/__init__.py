@@ -1,0 +1,1 @@
+"""Partition trees as tables of integers, and distances between them."""

@@ -1,0 +1,246 @@
+"""A partition tree as one table of integers: `labels[level, leaf]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartitionTree:
+    """Partitions of n leaves, from one folder that holds all of them to every leaf alone.
+
+    Parameters
+    ----------
+    labels : integers, shape (levels, n)
+        ``labels[level, leaf]`` names the folder of `leaf` on `level`. Level 0 is one folder, on the last
+        level every leaf is alone, and each level refines the one above. Any integers will do: they are
+        stored renumbered, so that the folders of a level are 0, 1, … by smallest leaf, and two trees are
+        equal exactly when their partitions are.
+
+    Notes
+    -----
+    A *node* is a folder on one level, numbered by (level, smallest leaf). A set of leaves that does not
+    split between two levels is a node on both; `distinct` lists each such set once.
+    """
+
+    labels: Int[np.ndarray, "level leaf"]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", _canonical(self.labels))
+
+    @classmethod
+    def flat(cls, n_leaves: int) -> PartitionTree:
+        """One folder with all leaves, and the leaves."""
+        leaves = np.arange(n_leaves)
+        return cls(leaves[None] if n_leaves == 1 else np.stack([np.zeros_like(leaves), leaves]))
+
+    @classmethod
+    def halving(cls, n_leaves: int) -> PartitionTree:
+        """Halve the leaves in their given order, down to single leaves; dyadic intervals if n is a power of two.
+
+        When a folder is odd the first half gets the extra leaf.
+        """
+        levels = [np.zeros(n_leaves, dtype=np.int64)]
+        while levels[-1][-1] + 1 < n_leaves:
+            upper = levels[-1]
+            sizes = np.bincount(upper)
+            starts = np.cumsum(sizes) - sizes
+            second = np.arange(n_leaves) - starts[upper] >= (sizes[upper] + 1) // 2
+            levels.append(np.cumsum(np.diff(2 * upper + second, prepend=0) > 0))
+        return cls(np.stack(levels))
+
+    # -- size ---------------------------------------------------------------------------------------------
+
+    @property
+    def n_leaves(self) -> int:
+        """Number of leaves."""
+        return int(self.labels.shape[1])
+
+    @property
+    def n_levels(self) -> int:
+        """Number of levels, root and leaves included."""
+        return int(self.labels.shape[0])
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes: folders counted on every level on which they stand."""
+        return int(self.n_folders.sum())
+
+    @cached_property
+    def n_folders(self) -> Int[np.ndarray, " level"]:
+        """Number of folders on each level."""
+        return _frozen(self.labels.max(axis=1) + 1)
+
+    # -- nodes, numbered by (level, smallest leaf) ----------------------------------------------------------
+
+    @cached_property
+    def nodes(self) -> Int[np.ndarray, "level leaf"]:
+        """Node that holds each leaf on each level."""
+        first = np.cumsum(self.n_folders) - self.n_folders
+        return _frozen(self.labels + first[:, None])
+
+    @cached_property
+    def levels(self) -> Int[np.ndarray, " node"]:
+        """Level of each node; the root has 0."""
+        return _frozen(np.repeat(np.arange(self.n_levels), self.n_folders))
+
+    @cached_property
+    def sizes(self) -> Int[np.ndarray, " node"]:
+        """Number of leaves of each node."""
+        return _frozen(np.bincount(self.nodes.ravel(), minlength=self.n_nodes))
+
+    @cached_property
+    def parents(self) -> Int[np.ndarray, " node"]:
+        """Parent of each node; the root has -1."""
+        parents = np.full(self.n_nodes, -1)
+        parents[self.nodes[1:]] = self.nodes[:-1]
+        return _frozen(parents)
+
+    def folders(self, level: int) -> list[Int[np.ndarray, " leaf_of_folder"]]:
+        """Leaves of each folder of a level, in the level's numbering."""
+        labels = self.labels[level]
+        return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+
+    @cached_property
+    def distinct(self) -> Folders:
+        """Each distinct set of leaves once, parents before children."""
+        parents = self.parents
+        is_new = np.ones(self.n_nodes, dtype=bool)
+        is_new[1:] = self.sizes[1:] < self.sizes[parents[1:]]
+        folder_of_node = np.cumsum(is_new) - 1
+        for node in np.flatnonzero(~is_new):  # parents come first, so one pass resolves chains
+            folder_of_node[node] = folder_of_node[parents[node]]
+        node = np.flatnonzero(is_new)
+        parent = np.full(len(node), -1)
+        parent[1:] = folder_of_node[parents[node[1:]]]
+        _, first_leaf = np.unique(self.nodes, return_index=True)
+        return Folders(
+            node=_frozen(node),
+            level=_frozen(self.levels[node]),
+            stands_on=_frozen(np.bincount(folder_of_node)),
+            size=_frozen(self.sizes[node]),
+            parent=_frozen(parent),
+            first_leaf=_frozen(first_leaf[node] % self.n_leaves),
+            of_leaf=_frozen(folder_of_node[self.nodes[-1]]),
+        )
+
+    # -- views ----------------------------------------------------------------------------------------------
+
+    def order(self, key: Float[np.ndarray, " leaf"] | None = None) -> Int[np.ndarray, " leaf"]:
+        """Leaves in depth-first order: the leaves of every folder stand together.
+
+        Parameters
+        ----------
+        key : array (n,), optional
+            Siblings are ordered by descending mean of `key` over their leaves, then by smallest leaf.
+            Without it, by smallest leaf.
+        """
+        rank = np.zeros((self.n_levels, self.n_leaves))
+        for level, labels in enumerate(self.labels):
+            if key is not None:
+                means = np.bincount(labels, weights=key) / np.bincount(labels)
+                rank[level] = -means[labels]
+        # lexsort reads its last key first: root, then each level's mean and number in turn
+        keys = [row for level in range(self.n_levels) for row in (rank[level], self.labels[level])]
+        return np.lexsort(keys[::-1])
+
+    def take(self, leaves: Int[np.ndarray, " leaf"] | Iterable[int]) -> PartitionTree:
+        """Tree of the leaves in another order: leaf i of the result is ``leaves[i]`` of this tree."""
+        leaves = np.asarray(leaves)
+        if leaves.shape != (self.n_leaves,) or not np.array_equal(np.sort(leaves), np.arange(self.n_leaves)):
+            raise InvalidValueError(
+                f"leaves must be a permutation of 0..{self.n_leaves - 1}, got an array of shape {leaves.shape}; "
+                "pass the permutation that was applied to the array's axis"
+            )
+        return PartitionTree(self.labels[:, leaves])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionTree) and np.array_equal(self.labels, other.labels)
+
+    def __hash__(self) -> int:
+        return hash((self.labels.shape, self.labels.tobytes()))
+
+    def __repr__(self) -> str:
+        counts = [str(count) for count in self.n_folders]
+        if len(counts) > 12:
+            counts = [*counts[:6], "…", *counts[-3:]]
+        return f"PartitionTree({self.n_leaves} leaves; folders by level: {' '.join(counts)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Folders:
+    """The distinct folders of a tree, numbered as their uppermost nodes are: parents before children."""
+
+    node: Int[np.ndarray, " folder"]  #: uppermost node
+    level: Int[np.ndarray, " folder"]  #: its level; the root has 0
+    stands_on: Int[np.ndarray, " folder"]  #: number of levels on which the folder stands
+    size: Int[np.ndarray, " folder"]  #: number of leaves
+    parent: Int[np.ndarray, " folder"]  #: smallest larger folder; the root has -1
+    first_leaf: Int[np.ndarray, " folder"]  #: smallest leaf
+    of_leaf: Int[np.ndarray, " leaf"]  #: the folder that holds this leaf alone
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @cached_property
+    def is_leaf(self) -> Bool[np.ndarray, " folder"]:
+        """Whether the folder is a single leaf."""
+        return _frozen(self.size == 1)
+
+    @cached_property
+    def children(self) -> tuple[Int[np.ndarray, " edge"], Int[np.ndarray, " folder_plus_1"]]:
+        """Children of all folders by smallest leaf, and where each folder's begin: (children, pointers)."""
+        children = 1 + np.lexsort((self.first_leaf[1:], self.parent[1:]))
+        counts = np.bincount(self.parent[1:], minlength=len(self))
+        return _frozen(children), _frozen(np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
+    """Check the three rules of a tree and renumber each level's folders by smallest leaf."""
+    table = np.asarray(labels)
+    if table.dtype.kind not in "iu":
+        raise InvalidTypeError(f"labels must be integers, got {table.dtype}; number the folders of each level")
+    if table.ndim != 2 or 0 in table.shape:
+        raise InvalidValueError(
+            f"labels must have shape (levels, leaves) with at least one of each, got shape {table.shape}; "
+            "for a tree without inner folders use PartitionTree.flat(n)"
+        )
+    result = np.empty(table.shape, dtype=np.int64)
+    for level, row in enumerate(table):
+        _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+        result[level] = np.argsort(np.argsort(first))[inverse]
+        if level and not _refines(result[level], result[level - 1]):
+            raise InvalidValueError(
+                f"labels: each level must refine the one above, but a folder of level {level} has leaves in "
+                f"two folders of level {level - 1}; order the levels from the root to the leaves"
+            )
+    if result[0].any():
+        raise InvalidValueError(
+            f"labels: level 0 must be one folder with all leaves, got {result[0].max() + 1} folders; "
+            "put a level of equal labels first"
+        )
+    if result[-1].max() + 1 < result.shape[1]:
+        raise InvalidValueError(
+            f"labels: on the last level every leaf must be alone, got {result[-1].max() + 1} folders for "
+            f"{result.shape[1]} leaves; append a level of distinct labels"
+        )
+    return _frozen(result)
+
+
+def _refines(lower: Int[np.ndarray, " leaf"], upper: Int[np.ndarray, " leaf"]) -> bool:
+    parent = np.empty(lower.max() + 1, dtype=np.int64)
+    parent[lower] = upper
+    return bool((parent[lower] == upper).all())
