@@ -48,11 +48,8 @@ def _from_numpy(x: Any, name: str) -> Tensor:
         raise InvalidTypeError(
             f"{name} must be an array of real numbers, got dtype {array.dtype}; convert it to floats first"
         )
-    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
-        dtype = np.float32
-    else:
-        dtype = np.float64
-    array = array.astype(dtype, copy=False)
+    is_short = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    array = array.astype(np.float32 if is_short else np.float64, copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()  # torch wants neither
     return torch.from_numpy(array)
@@ -80,9 +77,10 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InvalidValueError(_non_finite(tensor, name, masked=missing is not None))
     exponent = math.frexp(max(-low, high))[1]
-    half = -exponent // 2  # two factors: 2**-exponent alone may overflow
-    values = (tensor * 2.0**half).mul_(2.0 ** (-exponent - half)).contiguous()
-    return ScaledArray(values, missing, exponent)
+    values = tensor * 2.0 ** max(-100, min(-exponent, 100))
+    if abs(exponent) > 100:  # 2**-exponent itself may be out of range
+        values *= 2.0 ** (-exponent - math.copysign(100, -exponent))
+    return ScaledArray(values.contiguous(), missing, exponent)
 
 
 def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor, "..."] | None:

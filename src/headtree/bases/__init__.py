@@ -1,0 +1,1 @@
+"""Bases on trees, and what is expanded in them."""

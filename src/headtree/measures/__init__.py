@@ -1,0 +1,1 @@
+"""Tables computed from organized arrays: arrays in, tables out."""
