@@ -1,5 +1,8 @@
 """Shapes in signatures are checked while the tests run; compiled kernels keep their own."""
 
+import os
+
+import hypothesis
 from jaxtyping import install_import_hook
 
 import tests.shapes  # noqa: F401  (found by name below)
@@ -17,3 +20,7 @@ CHECKED = [
     "headtree.trees",
 ]
 install_import_hook(CHECKED, "tests.shapes.check_shapes")
+
+# Times vary on shared machines; continuous integration draws the same examples every time.
+hypothesis.settings.register_profile("headtree", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("headtree")

@@ -1,7 +1,7 @@
 """Parity with known-good numbers, where the folder that holds them is present.
 
-Set HEADTREE_GOLDEN to its path, or keep it at ../shared/golden beside the repository. Arrays there are X[q, k, h], with
-q called row and k called col.
+Set HEADTREE_GOLDEN to its path, or keep it at ../shared/golden beside the repository. Arrays there are X[q, k, h],
+with q called row and k called col.
 """
 
 import json
