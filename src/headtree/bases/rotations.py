@@ -1,0 +1,129 @@
+"""The Haar transform of a tree as a chain of plane rotations.
+
+A folder A with leaves enters as ``sum over A / √|A|``. Joining A with B into A ∪ B is a rotation of that pair: one
+part is the value of A ∪ B, the other the coefficient of the function that is positive on A and negative on B. A
+tree of n leaves is n - 1 rotations, each done once per fibre: the transform is orthogonal because every step is, and
+its inverse is the same chain backwards with the angles reversed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree.geometry.kernels_cpu import _one_at_a_time
+
+#: Bytes of the block of fibres that a thread transforms at a time: it stays in a core's second-level cache.
+_BLOCK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class Rotations:
+    """Rows of a working array go in, are rotated pair by pair, and come out in another order.
+
+    Step k replaces rows (p, q) = (first[k], second[k]) by (sin·p + cos·q, sin·q - cos·p). Steps of one round touch
+    different rows, so that they may be done at once.
+    """
+
+    first: Int[np.ndarray, " step"]
+    second: Int[np.ndarray, " step"]
+    cos: Float[np.ndarray, " step"]
+    sin: Float[np.ndarray, " step"]
+    round: Int[np.ndarray, " step"]  #: not falling
+    row_in: Int[np.ndarray, " input"]  #: row that each input goes to
+    row_out: Int[np.ndarray, " output"]  #: row that each output comes from
+
+    def inverse(self) -> Rotations:
+        """The chain that undoes this one."""
+        return Rotations(
+            first=self.first[::-1].copy(),
+            second=self.second[::-1].copy(),
+            cos=-self.cos[::-1],
+            sin=self.sin[::-1].copy(),
+            round=(self.round.max(initial=0) - self.round)[::-1].copy(),
+            row_in=self.row_out,
+            row_out=self.row_in,
+        )
+
+    def only(self, outputs: Int[np.ndarray, " wanted"]) -> Rotations:
+        """The chain with some of its outputs only."""
+        return replace(self, row_out=self.row_out[outputs])
+
+
+def rotate_on_cpu(values: Float[Tensor, "outer input inner"], chain: Rotations) -> Float[Tensor, "outer output inner"]:
+    """Compiled: every thread takes a block of fibres through all steps while it is in cache."""
+    source = values.contiguous().numpy()
+    n_outer, n, n_inner = source.shape
+    out = np.empty((n_outer, len(chain.row_out), n_inner), source.dtype)
+    width = max(8, _BLOCK_BYTES // (source.itemsize * n) // 8 * 8)
+    steps = (chain.first, chain.second, chain.cos.astype(source.dtype), chain.sin.astype(source.dtype))
+    with _one_at_a_time:
+        if n_inner == 1:
+            _rotate_rows(source[:, :, 0], *steps, chain.row_in, chain.row_out, width, out[:, :, 0])
+        else:
+            _rotate_columns(source, *steps, chain.row_in, chain.row_out, min(width, n_inner), out)
+    return torch.from_numpy(out)
+
+
+def rotate_by_rounds(
+    values: Float[Tensor, "outer input inner"], chain: Rotations
+) -> Float[Tensor, "outer output inner"]:
+    """The same with torch alone, for tensors on any device: the steps of a round at once."""
+    rows = torch.empty_like(values, memory_format=torch.contiguous_format)
+    rows[:, torch.from_numpy(chain.row_in).to(values.device)] = values
+    ends = np.flatnonzero(np.diff(chain.round, append=-1)) + 1
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        p, q = (torch.from_numpy(index[start:end]).to(values.device) for index in (chain.first, chain.second))
+        cos, sin = (torch.from_numpy(a[start:end]).to(values)[:, None] for a in (chain.cos, chain.sin))
+        at_p, at_q = rows[:, p], rows[:, q]
+        rows[:, p] = sin * at_p + cos * at_q
+        rows[:, q] = sin * at_q - cos * at_p
+    return rows[:, torch.from_numpy(chain.row_out).to(values.device)]
+
+
+@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+def _rotate_columns(values, first, second, cos, sin, row_in, row_out, width, out):  # type: ignore[no-untyped-def]
+    """Fibres along the middle axis; neighbouring fibres are next to each other in memory."""
+    n_outer, n, n_inner = values.shape
+    n_blocks = (n_inner + width - 1) // width
+    for task in numba.prange(n_outer * n_blocks):
+        outer, start = task // n_blocks, task % n_blocks * width
+        end = min(start + width, n_inner)
+        block = np.empty((n, width), values.dtype)
+        for i in range(n):
+            block[row_in[i], : end - start] = values[outer, i, start:end]
+        _rotate_block(block, end - start, first, second, cos, sin)
+        for i in range(len(row_out)):
+            out[outer, i, start:end] = block[row_out[i], : end - start]
+
+
+@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+def _rotate_rows(values, first, second, cos, sin, row_in, row_out, width, out):  # type: ignore[no-untyped-def]
+    """Fibres along the last axis: transposed in blocks, so that each step still runs over neighbours."""
+    n_fibres, n = values.shape
+    for task in numba.prange((n_fibres + width - 1) // width):
+        start = task * width
+        count = min(width, n_fibres - start)
+        block = np.empty((n, width), values.dtype)
+        for fibre in range(count):
+            for i in range(n):
+                block[row_in[i], fibre] = values[start + fibre, i]
+        _rotate_block(block, count, first, second, cos, sin)
+        for fibre in range(count):
+            for i in range(len(row_out)):
+                out[start + fibre, i] = block[row_out[i], fibre]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _rotate_block(block, width, first, second, cos, sin):  # type: ignore[no-untyped-def]
+    for step in range(len(first)):
+        p, q, c, s = block[first[step]], block[second[step]], cos[step], sin[step]
+        for i in range(width):
+            at_p, at_q = p[i], q[i]
+            p[i] = s * at_p + c * at_q
+            q[i] = s * at_q - c * at_p

@@ -1,0 +1,1 @@
+"""Numbers about organized attention: arrays in, tables out."""
