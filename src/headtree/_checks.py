@@ -29,7 +29,7 @@ def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
     return real_tensor_on_device(x, name).cpu()
 
 
-def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, "..."]:
+def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, " ..."]:
     """`real_tensor` that leaves `x` on the device where it is."""
     tensor = x.detach() if isinstance(x, Tensor) else _from_numpy(x, name)
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
@@ -44,12 +44,12 @@ def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, "..."]:
     return tensor
 
 
-def full_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
-    """`real_tensor_on_device` of an array without gaps: nothing masked, every entry finite, none of its axes empty."""
+def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
+    """`real_tensor_on_device` of an array without gaps: not empty, nothing masked, every entry finite."""
     if isinstance(x, np.ma.MaskedArray) and np.ma.getmaskarray(x).any():
         raise InvalidValueError(
-            f"{name} must be full, got a masked array with {int(np.ma.getmaskarray(x).sum())} missing entries; "
-            "fill them first, for instance with x.filled(x.mean())"
+            f"{name} must be full, got a masked array with {int(np.ma.getmaskarray(x).sum())} missing "
+            "entries; fill them first, for instance with x.filled(x.mean())"
         )
     tensor = real_tensor_on_device(x, name)
     if 0 in tensor.shape:

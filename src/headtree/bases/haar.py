@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -18,30 +17,32 @@ from headtree.trees.tree import PartitionTree
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HaarBasis:
-    r"""Orthonormal functions on the leaves of a tree: the constant, and for each folder how its children differ.
+    r"""Orthonormal functions on the leaves of a tree: a constant, and how each folder's children differ.
 
-    A folder with children :math:`c_1 \ldots c_m`, by falling size, then smallest leaf, gives m - 1 functions. The i-th
-    is positive on :math:`c_i`, negative on the children after it, zero elsewhere, of mean zero and norm one.
-    Function 0 is the constant :math:`1/\sqrt n`; the others stand in the order of their nodes (level, then smallest
-    leaf), then of i.
+    A folder with children :math:`c_1 \ldots c_m`, by falling size, then smallest leaf, gives m - 1 functions.
+    The i-th is positive on :math:`c_i`, negative on the children after it, zero elsewhere, of mean zero and
+    norm one. Function 0 is the constant :math:`1/\sqrt n`; the others stand in the order of their nodes
+    (level, then smallest leaf), then of i.
 
     Parameters
     ----------
     tree : PartitionTree
-        Any tree. A folder that stands on several levels gives its functions once, at the node where it splits: the
-        lowest on which it stands.
+        Any tree. A folder that stands on several levels gives its functions once, at the node where it
+        splits: the lowest on which it stands.
 
     Notes
     -----
-    ``synthesize(analyze(x))`` is `x` and ``sum(analyze(x)**2)`` is ``sum(x**2)``, to rounding. No n × n matrix is
-    made: a transform is n - 1 plane rotations for each fibre. When leaves are relabelled, the functions of a folder
-    whose children differ in size move along with them; those of equal children may mix among each other, and only
-    their span, and the energy in it, moves along.
+    ``synthesize(analyze(x))`` is `x` and ``sum(analyze(x)**2)`` is ``sum(x**2)``, to rounding. No n × n
+    matrix is made: a transform is n - 1 plane rotations for each fibre. When leaves are relabelled, the
+    functions of a folder whose children differ in size move along with them; those of equal children may mix
+    among each other, and only their span, and the energy in it, moves along.
     """
 
     tree: PartitionTree
     level: Int[np.ndarray, " function"] = field(init=False)  #: level of the node; the constant has -1
-    node: Int[np.ndarray, " function"] = field(init=False)  #: node of the tree that splits; the constant has -1
+    node: Int[np.ndarray, " function"] = field(
+        init=False
+    )  #: node of the tree that splits; the constant has -1
     index: Int[np.ndarray, " function"] = field(init=False)  #: which of its node's functions, from 0
     support: Int[np.ndarray, " function"] = field(init=False)  #: number of leaves where it is not zero
     _analysis: Rotations = field(init=False)
@@ -73,8 +74,8 @@ class HaarBasis:
 
         Returns
         -------
-        array or tensor, as `x` is: same shape, device and dtype (half precision raised to float32, integers to
-        float64).
+        array or tensor, as `x` is: same shape, device and dtype (half precision raised to float32, integers
+        to float64).
         """
         return self._transformed(x, "x", axis, self._analysis)
 
@@ -91,8 +92,9 @@ class HaarBasis:
         found = np.flatnonzero((self.level == level) & (self.node == node) & (self.index == index))
         if len(found) == 0:
             raise InvalidValueError(
-                f"(level, node, index) must name a function of the basis, got ({level}, {node}, {index}); nodes are "
-                "numbered as in tree.nodes and only those that split have functions: see .level, .node and .index"
+                f"(level, node, index) must name a function of the basis, got ({level}, {node}, {index}); "
+                "nodes are numbered as in tree.nodes, and only those that split have functions: see .level, "
+                ".node and .index"
             )
         return int(found[0])
 
@@ -106,12 +108,12 @@ class HaarBasis:
         return result if isinstance(x, Tensor) else result.numpy()
 
     def analyzed(
-        self, values: Float[Tensor, "..."], axis: int, wanted: Int[np.ndarray, " wanted"] | None = None
-    ) -> Float[Tensor, "..."]:
+        self, values: Float[Tensor, " ..."], axis: int, wanted: Int[np.ndarray, " wanted"] | None = None
+    ) -> Float[Tensor, " ..."]:
         """`analyze` of a checked tensor, with all functions or only the wanted ones."""
         return rotated(values, axis, self._analysis if wanted is None else self._analysis.only(wanted))
 
-    def synthesized(self, values: Float[Tensor, "..."], axis: int) -> Float[Tensor, "..."]:
+    def synthesized(self, values: Float[Tensor, " ..."], axis: int) -> Float[Tensor, " ..."]:
         """`synthesize` of a checked tensor."""
         return rotated(values, axis, self._synthesis)
 
@@ -120,12 +122,12 @@ def check_leaves(tree: PartitionTree, n: int, name: str, axis: int) -> None:
     """Raise unless the tree has one leaf for each of the n indices of an axis."""
     if tree.n_leaves != n:
         raise InvalidValueError(
-            f"{name} must have one entry for each leaf along its axis {axis}: the tree has {tree.n_leaves} leaves, the "
-            f"axis {n} entries; pass the tree of this axis, or move the axis"
+            f"{name} must have one entry for each leaf along its axis {axis}: the tree has {tree.n_leaves} "
+            f"leaves, the axis {n} entries; pass the tree of this axis, or move the axis"
         )
 
 
-def rotated(values: Float[Tensor, "..."], axis: int, chain: Rotations) -> Float[Tensor, "..."]:
+def rotated(values: Float[Tensor, " ..."], axis: int, chain: Rotations) -> Float[Tensor, " ..."]:
     """Apply a chain along one axis: compiled on the CPU, by rounds in torch on every other device."""
     shape = values.shape
     fibres = values.reshape(int(np.prod(shape[:axis])), shape[axis], -1)
@@ -136,15 +138,17 @@ def rotated(values: Float[Tensor, "..."], axis: int, chain: Rotations) -> Float[
 def _functions(tree: PartitionTree) -> dict[str, Any]:
     """Everything a `HaarBasis` holds beside its tree.
 
-    In the working array of the rotations a folder's value stands in the row of its last child, and the coefficient
-    that sets child i apart from those after it in the row of child i.
+    In the working array of the rotations a folder's value stands in the row of its last child, and the
+    coefficient that sets child i apart from those after it in the row of child i.
     """
     folders = tree.distinct
     children, pointers = folders.children
     split_level = folders.level + folders.stands_on - 1
     row = folders.first_leaf.copy()
     time = np.zeros(tree.n_leaves, dtype=np.int64)  # round after which a row was last written
-    steps: list[tuple[int, int, int, int, int]] = []  # first, second, size of the child, of all from it on, round
+    steps: list[
+        tuple[int, int, int, int, int]
+    ] = []  # first, second, size of the child, of all from it on, round
     names: list[tuple[int, int, int, int, int]] = []  # node, index, level, support, row
     for folder in np.flatnonzero(~folders.is_leaf)[::-1]:  # children before parents
         own = children[pointers[folder] : pointers[folder + 1]]

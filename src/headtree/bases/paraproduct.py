@@ -1,4 +1,4 @@
-"""The tensor paraproduct: a nonlinear function of a matrix, taken apart into scales; theorems 1 and 2 of [OA]."""
+"""The tensor paraproduct: a function of a matrix, taken apart into scales; theorems 1 and 2 of [OA]."""
 
 from __future__ import annotations
 
@@ -25,8 +25,15 @@ Function = NamedFunction | tuple[Callable[[Any], Any], Callable[[Any], Any], Cal
 #: A residual above this share of A(f) is worth a warning: the terms then do not describe A(f).
 _LARGE_RESIDUAL = 0.25
 
-#: Entries of the working arrays at a time: enough to hide the cost of a call, few enough to stay near the cores.
+#: Entries of the working arrays at a time: enough to hide the cost of a call, few enough to stay in cache.
 _ENTRIES_AT_A_TIME = 1 << 20
+
+
+class Scales(NamedTuple):
+    """The pairs (j, j') with j among the row scales and j' among the column scales."""
+
+    rows: frozenset[int]
+    columns: frozenset[int]
 
 
 class Terms(NamedTuple):
@@ -38,7 +45,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Paraproduct:
-    """``A(f) = boundary + first + second + residual``, every term with the shape of f; shares have its batch axes."""
+    """``A(f) = boundary + first + second + residual``, every term with the shape of f."""
 
     value: Any  #: A(f)
     first: Any  #: sum over scales of A'(P^j P'^j' f) · dd'
@@ -46,7 +53,7 @@ class Paraproduct:
     boundary: Any  #: A(P^J P'^0 f) + A(P^0 P'^J' f) - A(P^0 P'^0 f), which eq. (12) leaves out
     residual: Any  #: what is left of A(f)
     n_scales: tuple[int, int]  #: number of row scales j and of column scales j'
-    _sum: Callable[[frozenset[int], frozenset[int]], Terms]
+    _sum: Callable[[Scales], Terms]
 
     @property
     def approximation(self) -> Any:
@@ -54,17 +61,17 @@ class Paraproduct:
         return self.boundary + self.first + self.second
 
     @property
-    def shares(self) -> dict[str, Float[np.ndarray, "..."]]:
-        """Norm of each term over the norm of A(f), per matrix; terms are not orthogonal, so that shares need not add up."""
+    def shares(self) -> dict[str, Float[np.ndarray, " ..."]]:
+        """Norm of each term over that of A(f), per matrix; the terms are not orthogonal."""
         return {name: relative_norm(getattr(self, name), self.value) for name in _TERMS}
 
     @property
-    def relative_error(self) -> Float[np.ndarray, "..."]:
+    def relative_error(self) -> Float[np.ndarray, " ..."]:
         """Norm of the residual over the norm of A(f), per matrix."""
         return relative_norm(self.residual, self.value)
 
     @property
-    def relative_error_without_boundary(self) -> Float[np.ndarray, "..."]:
+    def relative_error_without_boundary(self) -> Float[np.ndarray, " ..."]:
         """The same for eq. (12) as printed, which has no boundary terms."""
         return relative_norm(self.residual + self.boundary, self.value)
 
@@ -76,7 +83,7 @@ class Paraproduct:
             if not scales <= set(range(n)):
                 raise InvalidValueError(f"{name} must be scales from 0 to {n - 1}, got {sorted(scales)}")
             chosen.append(scales)
-        return self._sum(*chosen)
+        return self._sum(Scales(*chosen))
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{name} {np.mean(share):.3g}" for name, share in self.shares.items())
@@ -87,26 +94,29 @@ class Paraproduct:
 _TERMS = ("first", "second", "boundary", "residual")
 
 
-def paraproduct(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Function = "exp") -> Paraproduct:
+def paraproduct(
+    f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Function = "exp"
+) -> Paraproduct:
     r"""Take A(f) apart into scales of a row tree and a column tree, eq. (12) of [OA] with its missing terms.
 
     .. math:: \tilde A = \sum_{j, j'} A'(P^j P'^{j'} f)\, dd'_{jj'} + A''(P^j P'^{j'} f)\, d_{jj'}\, d'_{jj'}
 
-    with :math:`P^j` the average over the folders of level j and d, d', dd' the differences to the next level in
-    rows, in columns and in both. Then A(f) = boundary + Ã + residual. On the dyadic intervals of
-    ``PartitionTree.halving(2**J)`` this is [OA]'s decomposition; any other tree will do, and nothing is cropped: a
-    branch that is finished early repeats its leaf and adds nothing.
+    with :math:`P^j` the average over the folders of level j and d, d', dd' the differences to the next level
+    in rows, in columns and in both. Then A(f) = boundary + Ã + residual. On the dyadic intervals of
+    ``PartitionTree.halving(2**J)`` this is [OA]'s decomposition; any other tree will do, and nothing is
+    cropped: a branch that is finished early repeats its leaf and adds nothing.
 
     Parameters
     ----------
     f : array or tensor (..., row, column)
-        Leading axes, such as heads, are batch axes. Float32 is kept, half precision raised to it; all else is float64.
+        Leading axes, such as heads, are batch axes. Float32 is kept, half precision raised to it; all else is
+        float64.
     row_tree, col_tree : PartitionTree
         Trees on the last two axes.
     fn : {"exp", "softmax", "eq18"} or (A, A', A'')
-        ``"softmax"`` is row-wise and exact: exp of f less the logarithm of its rows' sums of exp. ``"eq18"`` is exp with
-        A' = A'' = 1, eq. (18). Callables get the matrices P^j P'^j' f in full size and in the kind of `f` (array or
-        tensor), all leading axes included, and may mix the entries of a matrix.
+        ``"softmax"`` is row-wise and exact: exp of f less the logarithm of its rows' sums of exp. ``"eq18"``
+        is exp with A' = A'' = 1, eq. (18). Callables get the matrices P^j P'^j' f in full size and in the
+        kind of `f` (array or tensor), all leading axes included, and may mix the entries of a matrix.
 
     Returns
     -------
@@ -119,16 +129,17 @@ def paraproduct(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fu
 
     Notes
     -----
-    With A the identity the residual is rounding error. Named functions are evaluated once per product of folders, so
-    that all scales together cost a few passes over f; callables once per entry and pair of scales.
+    With A the identity the residual is rounding error. Named functions are evaluated once per product of
+    folders, so that all scales together cost a few passes over f; callables once per entry and pair of
+    scales.
     """
     result = decomposed(f, row_tree, col_tree, fn)
     share = result.relative_error
     if np.any(share > _LARGE_RESIDUAL):
         warnings.warn(
             f"the residual of {int(np.sum(share > _LARGE_RESIDUAL))} of {share.size} matrices exceeds "
-            f"{_LARGE_RESIDUAL:.0%} of the norm of A(f), by up to {np.max(share):.0%}: the other terms do not describe "
-            "A(f) well; smaller entries of f make it smaller",
+            f"{_LARGE_RESIDUAL:.0%} of the norm of A(f), the largest being {np.max(share):.0%}: the other terms "
+            "do not describe A(f) well; smaller entries of f make it smaller",
             HeadtreeWarning,
             stacklevel=2,
         )
@@ -139,7 +150,9 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
     """`paraproduct` without the warning."""
     tensor = _checks.full_tensor(f, "f")
     if tensor.ndim < 2:
-        raise InvalidValueError(f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}")
+        raise InvalidValueError(
+            f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}"
+        )
     check_trees(tensor, row_tree, col_tree)
     rows = Ladder(row_tree, tensor.device, tensor.dtype)
     columns = Ladder(col_tree, tensor.device, tensor.dtype)
@@ -151,24 +164,31 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
         values = values.reshape(tensor.shape)
         return values if isinstance(f, Tensor) else values.numpy()
 
-    def summed(row_scales: frozenset[int], column_scales: frozenset[int]) -> Terms:
-        parts = [_summed(part, rows, columns, function, row_scales, column_scales) for part in _parts(matrices, rows, columns, function)]
+    def summed(scales: Scales) -> Terms:
+        parts = [
+            _summed(part, rows, columns, function, scales)
+            for part in _parts(matrices, rows, columns, function)
+        ]
         return Terms(*(torch.cat(term) for term in zip(*parts, strict=True)))
 
-    every = frozenset(range(rows.depth)), frozenset(range(columns.depth))
-    first, second = summed(*every)
+    every = Scales(frozenset(range(rows.depth)), frozenset(range(columns.depth)))
+    first, second = summed(every)
     value = function.value(matrices)
     boundary = _boundary(matrices, rows, columns, function)
     residual = value - boundary - first - second
     if not torch.isfinite(residual).all():
         raise InvalidValueError(
-            f"fn must be finite on f and its averages, got NaN or infinite terms for fn={fn!r} on entries from "
-            f"{float(tensor.min()):.3g} to {float(tensor.max()):.3g}; scale f down, or use fn='softmax'"
+            f"fn must be finite on f and its averages, got NaN or infinite terms for fn={fn!r} on entries "
+            f"from {float(tensor.min()):.3g} to {float(tensor.max()):.3g}; scale f down, or use fn='softmax'"
         )
     return Paraproduct(
-        *(finished(values) for values in (value, first, second, boundary, residual)),
+        value=finished(value),
+        first=finished(first),
+        second=finished(second),
+        boundary=finished(boundary),
+        residual=finished(residual),
         n_scales=(rows.depth, columns.depth),
-        _sum=lambda *scales: Terms(*map(finished, summed(*scales))),
+        _sum=lambda scales: Terms(*map(finished, summed(scales))),
     )
 
 
@@ -180,19 +200,19 @@ def check_trees(f: Tensor, row_tree: Any, col_tree: Any) -> None:
         check_leaves(tree, f.shape[axis], "f", axis)
 
 
-def relative_norm(part: Any, whole: Any) -> Float[np.ndarray, "..."]:
+def relative_norm(part: Any, whole: Any) -> Float[np.ndarray, " ..."]:
     """Frobenius norm of `part` over that of `whole`, per matrix; 0 where both are 0."""
     of_part, of_whole = (_norm(x) for x in (part, whole))
     ratio = np.divide(of_part, of_whole, out=np.full_like(of_part, np.inf), where=of_whole > 0)
     return np.where(of_part > 0, ratio, 0.0)
 
 
-def _norm(x: Any) -> Float[np.ndarray, "..."]:
+def _norm(x: Any) -> Float[np.ndarray, " ..."]:
     tensor = x if isinstance(x, Tensor) else torch.from_numpy(x)
     return np.asarray(torch.linalg.vector_norm(tensor, dim=(-2, -1), dtype=torch.float64).cpu().numpy())
 
 
-# -- the nonlinear function -------------------------------------------------------------------------------------
+# -- the nonlinear function ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -225,14 +245,17 @@ def _nonlinearity(fn: Any, is_tensor: bool, batch_shape: tuple[int, ...]) -> _No
             f"fn must be one of {get_args(NamedFunction)} or three callables (A, A', A''), got {fn!r}"
         )
     wrapped = {part: _on_matrices(part, is_tensor, batch_shape) for part in fn}
-    return _Nonlinearity(*(wrapped[part] for part in fn), is_pointwise=False)
+    value, first, second = (wrapped[part] for part in fn)
+    return _Nonlinearity(value, first, second, is_pointwise=False)
 
 
 def _less_logsumexp(f: Tensor) -> Tensor:
     return f - torch.logsumexp(f, dim=-1, keepdim=True)
 
 
-def _on_matrices(part: Callable[[Any], Any], is_tensor: bool, batch_shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+def _on_matrices(
+    part: Callable[[Any], Any], is_tensor: bool, batch_shape: tuple[int, ...]
+) -> Callable[[Tensor], Tensor]:
     """A caller's function, given matrices of the shape and kind that the caller passed."""
 
     def apply(u: Tensor) -> Tensor:
@@ -254,12 +277,12 @@ def _check_range(matrices: Tensor, fn: Any) -> None:
     largest = float(matrices.max())
     if fn in ("exp", "eq18") and largest > limit:
         raise InvalidValueError(
-            f"f must be at most {limit:.4g} for exp in {matrices.dtype}, got a largest entry of {largest:.4g}; use "
-            "fn='softmax', which shifts every row exactly, or subtract the largest entry"
+            f"f must be at most {limit:.4g} for exp in {matrices.dtype}, got a largest entry of "
+            f"{largest:.4g}; use fn='softmax', which shifts every row exactly, or subtract the largest entry"
         )
 
 
-# -- sums over scales -------------------------------------------------------------------------------------------
+# -- sums over scales ------------------------------------------------------------------------------------
 
 
 def _parts(matrices: Tensor, rows: Ladder, columns: Ladder, function: _Nonlinearity) -> tuple[Tensor, ...]:
@@ -267,7 +290,7 @@ def _parts(matrices: Tensor, rows: Ladder, columns: Ladder, function: _Nonlinear
     if not function.is_pointwise:
         return (matrices,)
     entries = rows.tree.n_leaves * max(columns.tree.n_nodes, 1)
-    return matrices.split(max(1, _ENTRIES_AT_A_TIME // entries))
+    return torch.split(matrices, max(1, _ENTRIES_AT_A_TIME // entries))
 
 
 def _summed(
@@ -275,23 +298,22 @@ def _summed(
     rows: Ladder,
     columns: Ladder,
     function: _Nonlinearity,
-    row_scales: frozenset[int],
-    column_scales: frozenset[int],
+    scales: Scales,
 ) -> Terms:
     levels = averages(f, rows, columns)
     if not function.is_pointwise:
-        return _summed_in_full(levels, rows, columns, function, row_scales, column_scales)
+        return _summed_in_full(levels, rows, columns, function, scales)
     n_lower = columns.tree.n_nodes - 1
     first = second = f.new_zeros(f.shape[0], 1, n_lower)
     for step in steps(levels, rows, columns):
         parent = rows.parent[step.j]
         first, second = first.index_select(1, parent), second.index_select(1, parent)
-        if step.j in row_scales:
+        if step.j in scales.rows:
             d1, d2 = (derivative.index_select(1, parent) for derivative in function.derivatives(step.average))
             first.addcmul_(d1.index_select(2, columns.lower_parent), step.difference)
             along_rows = (d2 * step.row_difference).index_select(2, columns.lower_parent)
             second.addcmul_(along_rows, step.column_difference)
-    for j in set(range(columns.depth)) - column_scales:
+    for j in set(range(columns.depth)) - scales.columns:
         part = columns.slices[j + 1]
         first[:, :, part.start - 1 : part.stop - 1] = 0
         second[:, :, part.start - 1 : part.stop - 1] = 0
@@ -303,17 +325,16 @@ def _summed_in_full(
     rows: Ladder,
     columns: Ladder,
     function: _Nonlinearity,
-    row_scales: frozenset[int],
-    column_scales: frozenset[int],
+    scales: Scales,
 ) -> Terms:
     """The sum with A' and A'' of full matrices: the function may tell entries of one folder apart."""
     n_batch = levels[0].shape[0]
     first = levels[0].new_zeros(n_batch, rows.tree.n_leaves, columns.tree.n_leaves)
     second = torch.zeros_like(first)
     for step in steps(levels, rows, columns):
-        if step.j not in row_scales:
+        if step.j not in scales.rows:
             continue
-        for j in sorted(column_scales):
+        for j in sorted(scales.columns):
             u, d, d_column, dd = _in_full(step, j, rows, columns)
             d1, d2 = function.derivatives(u)
             first.addcmul_(d1, dd)
@@ -321,7 +342,9 @@ def _summed_in_full(
     return Terms(first, second)
 
 
-def _in_full(step: Step, j_column: int, rows: Ladder, columns: Ladder) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _in_full(
+    step: Step, j_column: int, rows: Ladder, columns: Ladder
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """P^j P'^j' f, d, d' and dd' of one pair of scales, an entry for each entry of f."""
     upper, lower = columns.slices[j_column], columns.slices[j_column + 1]
     of_lower = slice(lower.start - 1, lower.stop - 1)
@@ -331,7 +354,9 @@ def _in_full(step: Step, j_column: int, rows: Ladder, columns: Ladder) -> tuple[
         (step.column_difference, rows.leaf_folder[step.j + 1], of_lower, columns.leaf_folder[j_column + 1]),
         (step.difference, rows.leaf_folder[step.j + 1], of_lower, columns.leaf_folder[j_column + 1]),
     )
-    u, d, d_column, dd = (x[:, :, part].index_select(1, row).index_select(2, column) for x, row, part, column in pick)
+    u, d, d_column, dd = (
+        x[:, :, part].index_select(1, row).index_select(2, column) for x, row, part, column in pick
+    )
     return u, d, d_column, dd
 
 
@@ -340,8 +365,8 @@ def _boundary(
 ) -> Float[Tensor, "batch row column"]:
     by_row, by_column = f.mean(dim=2, keepdim=True), f.mean(dim=1, keepdim=True)
     everything = by_row.mean(dim=1, keepdim=True)
-    parts = (by_row, by_column, everything)
+    parts = [by_row, by_column, everything]
     if not function.is_pointwise:
-        parts = tuple(part.expand(f.shape).contiguous() for part in parts)
+        parts = [part.expand(f.shape).contiguous() for part in parts]
     rows_value, columns_value, value = (function.value(part) for part in parts)
     return rows_value + columns_value - value

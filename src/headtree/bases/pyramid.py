@@ -1,8 +1,8 @@
-"""Averages of a matrix over all products of folders of a row tree and a column tree, and the differences of scales.
+"""Averages of a matrix over all products of folders of two trees, and the differences of scales.
 
-Rows are kept level by level; columns have all levels side by side, so that one step from a row level to the next
-serves every column level at once. A folder is one entry whatever its size: the whole pyramid has about four times
-as many entries as the matrix on dyadic trees.
+Rows are kept level by level; columns have all levels side by side, so that one step from a row level to the
+next serves every column level at once. A folder is one entry whatever its size: the whole pyramid has about
+four times as many entries as the matrix on dyadic trees.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from headtree.trees.tree import PartitionTree
 class Ladder:
     """The levels of a tree as index tensors on one device.
 
-    Nodes are numbered as in the tree, by level; *lower* nodes are those below the root, as children of their parents.
+    Nodes are numbered as in the tree, by level; *lower* nodes are those below the root, as children of their
+    parents.
     """
 
     tree: PartitionTree
@@ -61,7 +62,7 @@ class Ladder:
         """Folder of each leaf, by level."""
         return [self._index(labels) for labels in self.tree.labels]
 
-    def means(self, values: Float[Tensor, "..."], dim: int) -> list[Float[Tensor, "..."]]:
+    def means(self, values: Float[Tensor, " ..."], dim: int) -> list[Float[Tensor, " ..."]]:
         """Averages over the folders of every level, from the root to the leaves."""
         levels = [values]  # folder i of the last level is leaf i
         shape = [1] * values.ndim
@@ -71,7 +72,7 @@ class Ladder:
             levels.append(upper / self.sizes[j].reshape(shape))
         return levels[::-1]
 
-    def _sums(self, values: Float[Tensor, "..."], dim: int, j: int) -> Float[Tensor, "..."]:
+    def _sums(self, values: Float[Tensor, " ..."], dim: int, j: int) -> Float[Tensor, " ..."]:
         shape = list(values.shape)
         shape[dim] = int(self.tree.n_folders[j])
         return values.new_zeros(shape).index_add_(dim, self.parent[j], values)
@@ -81,12 +82,11 @@ class Ladder:
         parents[self.tree.labels[j + 1]] = self.tree.labels[j]
         return parents
 
-    def _index(self, array: Int[np.ndarray, "..."]) -> Int[Tensor, "..."]:
+    def _index(self, array: Int[np.ndarray, " ..."]) -> Int[Tensor, " ..."]:
         return torch.from_numpy(np.array(array, dtype=np.int64)).to(self.device)
 
-    def _real(self, array: np.ndarray) -> Float[Tensor, "..."]:
+    def _real(self, array: np.ndarray) -> Float[Tensor, " ..."]:
         return torch.from_numpy(array.astype(np.float64)).to(self.device, self.dtype)
-
 
     def descended(self, values: Float[Tensor, "batch row lower"]) -> Float[Tensor, "batch row leaf"]:
         """Sum of `values` over the nodes above each leaf, the root excepted."""
@@ -101,8 +101,9 @@ class Ladder:
 class Step:
     """From row level j to j + 1, for all column levels: the differences of ALGORITHMS section 8 with j fixed.
 
-    Rows are folders of level j + 1 except in `average`. Columns are nodes of the column tree: *upper* ones are not on
-    its last level, *lower* ones not on its first. The lower nodes of level j' + 1 belong to the pair (j, j').
+    Rows are folders of level j + 1 except in `average`. Columns are nodes of the column tree: *upper* ones
+    are not on its last level, *lower* ones not on its first. The lower nodes of level j' + 1 belong to the
+    pair (j, j').
     """
 
     j: int
@@ -135,7 +136,7 @@ def steps(levels: list[Float[Tensor, "batch folder node"]], rows: Ladder, column
 def mean_squares(
     values: Float[Tensor, "batch folder lower"], j: int, rows: Ladder, columns: Ladder
 ) -> Float[Tensor, "batch column_scale"]:
-    """Mean square over the entries of the matrix of something constant on products of folders, by column scale j'."""
+    """Mean square over all entries of something constant on products of folders, by column scale j'."""
     by_column = torch.einsum("brc,r->bc", values.square(), rows.sizes[j + 1])
     sums = [
         by_column[:, part.start - 1 : part.stop - 1] @ size

@@ -1,9 +1,9 @@
 """The Haar transform of a tree as a chain of plane rotations.
 
-A folder A with leaves enters as ``sum over A / √|A|``. Joining A with B into A ∪ B is a rotation of that pair: one
-part is the value of A ∪ B, the other the coefficient of the function that is positive on A and negative on B. A
-tree of n leaves is n - 1 rotations, each done once per fibre: the transform is orthogonal because every step is, and
-its inverse is the same chain backwards with the angles reversed.
+A folder A with leaves enters as ``sum over A / √|A|``. Joining A with B into A ∪ B is a rotation of that
+pair: one part is the value of A ∪ B, the other the coefficient of the function that is positive on A and
+negative on B. A tree of n leaves is n - 1 rotations, each done once per fibre: the transform is orthogonal
+because every step is, and its inverse is the same chain backwards with the angles reversed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BLOCK_BYTES = 1 << 18
 class Rotations:
     """Rows of a working array go in, are rotated pair by pair, and come out in another order.
 
-    Step k replaces rows (p, q) = (first[k], second[k]) by (sin·p + cos·q, sin·q - cos·p). Steps of one round touch
-    different rows, so that they may be done at once.
+    Step k replaces rows (p, q) = (first[k], second[k]) by (sin·p + cos·q, sin·q - cos·p). Steps of one round
+    touch different rows, so that they may be done at once.
     """
 
     first: Int[np.ndarray, " step"]
@@ -55,7 +55,9 @@ class Rotations:
         return replace(self, row_out=self.row_out[outputs])
 
 
-def rotate_on_cpu(values: Float[Tensor, "outer input inner"], chain: Rotations) -> Float[Tensor, "outer output inner"]:
+def rotate_on_cpu(
+    values: Float[Tensor, "outer input inner"], chain: Rotations
+) -> Float[Tensor, "outer output inner"]:
     """Compiled: every thread takes a block of fibres through all steps while it is in cache."""
     source = values.contiguous().numpy()
     n_outer, n, n_inner = source.shape

@@ -1,4 +1,4 @@
-"""Products of Haar functions on the axes of an array: the bi-Haar and tri-Haar bases of [OA] and any beyond."""
+"""Products of Haar functions on the axes of an array: bi-Haar and tri-Haar bases of [OA], and beyond."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class TensorHaarBasis:
 
     Notes
     -----
-    A function is named by one number per axis, its function of that axis' `HaarBasis`. Its support is the product of
-    its factors' supports.
+    A function is named by one number per axis, its function of that axis' `HaarBasis`. Its support is the
+    product of its factors' supports.
     """
 
     trees: tuple[PartitionTree, ...]
@@ -60,7 +60,7 @@ class TensorHaarBasis:
     def __repr__(self) -> str:
         return f"TensorHaarBasis({' × '.join(map(str, self.shape))} functions)"
 
-    # -- transforms ---------------------------------------------------------------------------------------------
+    # -- transforms --------------------------------------------------------------------------------------
 
     def analyze(self, x: Any) -> Any:
         """All coefficients of the trailing axes of `x`: same shape, kind, device and dtype (half raised)."""
@@ -89,34 +89,35 @@ class TensorHaarBasis:
         Returns
         -------
         array or tensor (..., m), as `x` is
-            Axis by axis only the functions that occur in `indices` are kept, so that all but the first axis cost next
-            to nothing when the wanted functions share their factors, as coarse ones do.
+            Axis by axis only the functions that occur in `indices` are kept, so that all but the first axis
+            cost next to nothing when the wanted functions share their factors, as coarse ones do.
         """
         values = self._checked(x, "x")
         result = self.coefficients_of(values, self._checked_indices(indices))
         return result if isinstance(x, Tensor) else result.numpy()
 
     def coefficients_of(
-        self, values: Float[Tensor, "..."], indices: Int[np.ndarray, "m axis"]
+        self, values: Float[Tensor, " ..."], indices: Int[np.ndarray, "m axis"]
     ) -> Float[Tensor, "... m"]:
         """`coefficients` of checked arguments."""
-        places = []
+        places: list[Any] = [...]
         for (axis, basis), numbers in zip(self._by_axis(values), indices.T, strict=True):
             wanted, place = np.unique(numbers, return_inverse=True)
             values = basis.analyzed(values, axis, wanted)
             places.append(torch.from_numpy(place).to(values.device))
-        return values[(..., *places)]
+        return values[tuple(places)]
 
     def coefficient(self, x: Any, *names: tuple[int, int, int]) -> Any:
         """Coefficient of the one function with these (level, node, index), one for each axis."""
         if len(names) != len(self.axes):
             raise InvalidValueError(
-                f"names must be one (level, node, index) for each of the {len(self.axes)} axes, got {len(names)}"
+                f"names must be one (level, node, index) for each of the {len(self.axes)} axes, got "
+                f"{len(names)}"
             )
         numbers = [basis.function(*name) for basis, name in zip(self.axes, names, strict=True)]
         return self.coefficients(x, [numbers])[..., 0]
 
-    # -- functions by support -----------------------------------------------------------------------------------
+    # -- functions by support ----------------------------------------------------------------------------
 
     def support(self, indices: Any) -> Int[np.ndarray, " m"]:
         """Support of the functions with these numbers (m, n_axes)."""
@@ -128,9 +129,9 @@ class TensorHaarBasis:
 
         Notes
         -----
-        Products are not enumerated. With the functions of two factors ranked from 1 by falling support, at least
-        r·s products come no later than that of the r-th and the s-th, so that only pairs with r·s <= m can be among the
-        first m: about m·log(m). More axes are taken in one by one.
+        Products are not enumerated. With the functions of two factors ranked from 1 by falling support, at
+        least r·s products come no later than that of the r-th and the s-th, so that only pairs with r·s <= m
+        can be among the first m: about m·log(m). More axes are taken in one by one.
         """
         m = _checks.at_least_one(m, "m")
         if m > len(self):
@@ -156,7 +157,9 @@ class TensorHaarBasis:
         least = math.ceil(eps)
         indices = np.zeros((1, 0), dtype=np.int64)
         supports = np.ones(1, dtype=np.int64)
-        rest = [int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))]  # the constant's support
+        rest = [
+            int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))
+        ]  # the constant's support
         for support, n_rest in zip(self.supports, rest, strict=True):
             by_support = np.argsort(-support, kind="stable")
             needed = -(-least // (supports * n_rest))
@@ -171,17 +174,18 @@ class TensorHaarBasis:
         """Support of the m-th function by falling support."""
         return int(self.support(self.top(m)[-1:])[0])
 
-    # -- checks -------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------------
 
     def _by_axis(self, values: Tensor) -> list[tuple[int, HaarBasis]]:
         first = values.ndim - len(self.axes)
         return [(first + i, basis) for i, basis in enumerate(self.axes)]
 
-    def _checked(self, x: Any, name: str) -> Float[Tensor, "..."]:
+    def _checked(self, x: Any, name: str) -> Float[Tensor, " ..."]:
         tensor = _checks.full_tensor(x, name)
         if tensor.ndim < len(self.axes):
             raise InvalidValueError(
-                f"{name} must have at least {len(self.axes)} axes, one for each tree, got shape {tuple(tensor.shape)}"
+                f"{name} must have at least {len(self.axes)} axes, one for each tree, got shape "
+                f"{tuple(tensor.shape)}"
             )
         for axis, basis in self._by_axis(tensor):
             check_leaves(basis.tree, tensor.shape[axis], name, axis)
@@ -193,7 +197,8 @@ class TensorHaarBasis:
             raise InvalidTypeError(f"indices must be integers, got {numbers.dtype}")
         if numbers.ndim != 2 or numbers.shape[1] != len(self.axes):
             raise InvalidValueError(
-                f"indices must have shape (functions, {len(self.axes)}), one number for each axis, got {numbers.shape}"
+                f"indices must have shape (functions, {len(self.axes)}), one number for each axis, got "
+                f"{numbers.shape}"
             )
         if (numbers < 0).any() or (numbers >= np.array(self.shape)).any():
             raise InvalidValueError(f"indices must be between 0 and the sizes of the axes, {self.shape}")
