@@ -138,8 +138,8 @@ def paraproduct(
     if np.any(share > _LARGE_RESIDUAL):
         warnings.warn(
             f"the residual of {int(np.sum(share > _LARGE_RESIDUAL))} of {share.size} matrices exceeds "
-            f"{_LARGE_RESIDUAL:.0%} of the norm of A(f), the largest being {np.max(share):.0%}: the other terms "
-            "do not describe A(f) well; smaller entries of f make it smaller",
+            f"{_LARGE_RESIDUAL:.0%} of the norm of A(f), the largest being {np.max(share):.0%}: the other "
+            "terms do not describe A(f) well; smaller entries of f make it smaller",
             HeadtreeWarning,
             stacklevel=2,
         )

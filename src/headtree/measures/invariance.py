@@ -167,8 +167,8 @@ def _warn_of_overflow(att: AttentionTensor, distance: Float[np.ndarray, " head"]
     lost = [str(head) for head, value in zip(att.heads, distance, strict=True) if np.isnan(value)]
     if lost:
         warnings.warn(
-            f"exp overflows on {len(lost)} heads, the first is {lost[0]}: "
-            "their distance between eq. (17) and eq. (18) is nan, since the corollary is about the unshifted exp",
+            f"exp overflows on {len(lost)} heads, the first is {lost[0]}: their distance between eq. (17) "
+            "and eq. (18) is nan, since the corollary is about the unshifted exp",
             HeadtreeWarning,
             stacklevel=3,
         )
