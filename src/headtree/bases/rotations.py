@@ -78,10 +78,9 @@ def rotate_by_rounds(
     """The same with torch alone, for tensors on any device: the steps of a round at once."""
     rows = torch.empty_like(values, memory_format=torch.contiguous_format)
     rows[:, torch.from_numpy(chain.row_in).to(values.device)] = values
-    ends = np.flatnonzero(np.diff(chain.round, append=-1)) + 1
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        p, q = (torch.from_numpy(index[start:end]).to(values.device) for index in (chain.first, chain.second))
-        cos, sin = (torch.from_numpy(a[start:end]).to(values)[:, None] for a in (chain.cos, chain.sin))
+    for at_once in np.split(np.arange(len(chain.round)), np.flatnonzero(np.diff(chain.round)) + 1):
+        p, q = (torch.from_numpy(index[at_once]).to(values.device) for index in (chain.first, chain.second))
+        cos, sin = (torch.from_numpy(a[at_once]).to(values)[:, None] for a in (chain.cos, chain.sin))
         at_p, at_q = rows[:, p], rows[:, q]
         rows[:, p] = sin * at_p + cos * at_q
         rows[:, q] = sin * at_q - cos * at_p
