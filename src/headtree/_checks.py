@@ -64,7 +64,9 @@ def _from_numpy(x: Any, name: str) -> Tensor:
     try:
         array = np.asarray(x)
     except ValueError as error:
-        raise InvalidValueError(f"{name} must be a full rectangular array, got nested lists: {error}") from error
+        raise InvalidValueError(
+            f"{name} must be a full rectangular array, got nested lists: {error}"
+        ) from error
     if array.dtype.kind not in "fiub":
         raise InvalidTypeError(
             f"{name} must be an array of real numbers, got dtype {array.dtype}; convert it to floats first"
@@ -131,7 +133,11 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
 def _non_finite(tensor: Tensor, name: str, masked: bool) -> str:
     bad = ~torch.isfinite(tensor)
     first = tuple(int(i) for i in bad.nonzero()[0])
-    advice = "mask them as well" if masked else "remove them, or pass a mask that is True where an entry is missing"
+    advice = (
+        "mask them as well"
+        if masked
+        else "remove them, or pass a mask that is True where an entry is missing"
+    )
     return (
         f"{name} must be finite, got {int(bad.sum())} entries that are NaN or infinite, the first "
         f"({float(tensor[first])}) at index {first}; {advice}"
@@ -145,7 +151,9 @@ def axis_index(axis: int, n_axes: int) -> int:
     except TypeError:
         raise InvalidTypeError(f"axis must be an integer, got {axis!r}") from None
     if not -n_axes <= index < n_axes:
-        raise InvalidValueError(f"axis must be between {-n_axes} and {n_axes - 1} for {n_axes} axes, got {index}")
+        raise InvalidValueError(
+            f"axis must be between {-n_axes} and {n_axes - 1} for {n_axes} axes, got {index}"
+        )
     return index % n_axes
 
 
