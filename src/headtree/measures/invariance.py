@@ -153,14 +153,10 @@ def _against_eq18(
 
 
 def _is_squashed(x: Float[Tensor, "... query key"]) -> Bool[Tensor, "... query key"]:
-    flat = x.flatten(-2)
-    middle = (
-        torch.quantile(flat, 0.5, dim=-1)[..., None, None]
-        if flat.shape[-1] < 1 << 24
-        else x.mean((-2, -1), True)
-    )
-    extent = (flat.amax(dim=-1) - flat.amin(dim=-1))[..., None, None]
-    return (x - middle).abs() <= _SQUASHED * extent
+    values = x.numpy()
+    middle = np.median(values, axis=(-2, -1), keepdims=True)
+    extent = np.ptp(values, axis=(-2, -1), keepdims=True)
+    return torch.from_numpy(np.abs(values - middle) <= _SQUASHED * extent)
 
 
 def _warn_of_overflow(att: AttentionTensor, distance: Float[np.ndarray, " head"]) -> None:
