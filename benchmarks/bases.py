@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 import headtree as ht
+from benchmarks._measure import peak_megabytes, seconds
 from headtree.questionnaire.organization import PerAxis, Status
 
 Tree = ht.PartitionTree
@@ -37,9 +35,7 @@ def _whole_network(n_heads: int, n: int, check: bool) -> list[list[str]]:
     x = torch.from_numpy(rng.standard_normal((n_heads, n, n)))
     trees = _trees([n_heads, n, n], rng)
     att, org = ht.AttentionTensor.from_array(x), _organization(x, trees)
-    rows = [
-        [f"{n_heads} x {n} x {n}", "time", "extra memory", "dense time", "dense memory", "ratio of times"]
-    ]
+    rows = [[f"{n_heads} x {n} x {n}", "time", "extra memory", "dense time", "dense memory", "ratio of times"]]
     jobs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         "head entropies": (lambda: ht.head_entropy(att, org).raw, lambda: _dense_entropy(x, trees[1:], 400)),
         "network entropy": (lambda: ht.network_entropy(att, org).raw, lambda: _dense_entropy(x, trees, 100)),
@@ -58,11 +54,11 @@ def _whole_network(n_heads: int, n: int, check: bool) -> list[list[str]]:
     }
     for name, (ours, dense) in jobs.items():
         is_long = name.endswith("heads") and name.startswith("paraproduct")
-        a, seconds, memory = _measured(ours, 1 if check else 2 if is_long else 5)
-        b, dense_seconds, dense_memory = _measured(dense, 0 if is_long else 2)
+        a, time_, memory = _measured(ours, 1 if check else 2 if is_long else 5)
+        b, dense_time, dense_memory = _measured(dense, 0 if is_long else 2)
         if not np.allclose(a, b, rtol=1e-6, atol=1e-6 * float(np.abs(np.asarray(b)).max())):
             raise RuntimeError(f"{name}: the two versions disagree")
-        rows.append([name, *_cells(seconds, memory, dense_seconds, dense_memory, check)])
+        rows.append([name, *_cells(time_, memory, dense_time, dense_memory, check)])
     return rows
 
 
@@ -84,15 +80,15 @@ def _growth(sizes: list[int], check: bool) -> list[list[str]]:
     return rows
 
 
-def _cells(seconds: float, memory: int, dense_seconds: float, dense_memory: int, check: bool) -> list[str]:
+def _cells(time_: float, memory: float, dense_time: float, dense_memory: float, check: bool) -> list[str]:
     if check:
         return ["-"] * 5
     return [
-        f"{seconds:.4f} s",
-        f"{memory / 2**20:.0f} MB",
-        f"{dense_seconds:.4f} s",
-        f"{dense_memory / 2**20:.0f} MB",
-        f"{dense_seconds / seconds:.1f}",
+        f"{time_:.4f} s",
+        f"{memory:.0f} MB",
+        f"{dense_time:.4f} s",
+        f"{dense_memory:.0f} MB",
+        f"{dense_time / time_:.1f}",
     ]
 
 
@@ -171,48 +167,21 @@ def _averaging(labels: np.ndarray) -> torch.Tensor:
     return together / together.sum(dim=1, keepdim=True)
 
 
-# -- measuring -----------------------------------------------------------------------------------------------
-
-
-def _measured(job: Callable[[], Any], repeats: int) -> tuple[Any, float, int]:
-    """Result, smallest time of `repeats` runs after a first one, and growth of resident memory in the first.
+def _measured(job: Callable[[], Any], repeats: int) -> tuple[Any, float, float]:
+    """Result, smallest time of `repeats` runs after a first one, and megabytes that the first one took.
 
     Without repeats the time is that of the first run.
     """
+    result = None
     start = time.perf_counter()
-    with _MemoryWatch() as watch:
+
+    def first() -> None:
+        nonlocal result
         result = job()
-    times = [] if repeats else [time.perf_counter() - start]
-    for _ in range(repeats):
-        start = time.perf_counter()
-        job()
-        times.append(time.perf_counter() - start)
-    return result, min(times), watch.growth
 
-
-class _MemoryWatch:
-    """Largest growth of this process' resident memory while the block runs, sampled often."""
-
-    def __enter__(self) -> _MemoryWatch:
-        gc.collect()
-        self._process = psutil.Process()
-        self._start = self._peak = self._process.memory_info().rss
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.0005):
-            self._peak = max(self._peak, self._process.memory_info().rss)
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @property
-    def growth(self) -> int:
-        return self._peak - self._start
+    megabytes = peak_megabytes(first)
+    elapsed = time.perf_counter() - start
+    return result, seconds(job, repeats) if repeats else elapsed, megabytes
 
 
 if __name__ == "__main__":

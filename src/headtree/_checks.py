@@ -64,18 +64,13 @@ def _from_numpy(x: Any, name: str) -> Tensor:
     try:
         array = np.asarray(x)
     except ValueError as error:
-        raise InvalidValueError(
-            f"{name} must be a full rectangular array, got nested lists: {error}"
-        ) from error
+        raise InvalidValueError(f"{name} must be a full rectangular array, got nested lists: {error}") from error
     if array.dtype.kind not in "fiub":
         raise InvalidTypeError(
             f"{name} must be an array of real numbers, got dtype {array.dtype}; convert it to floats first"
         )
-    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
-        dtype = np.float32
-    else:
-        dtype = np.float64
-    array = array.astype(dtype, copy=False)
+    is_short = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    array = array.astype(np.float32 if is_short else np.float64, copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()  # torch wants neither
     return torch.from_numpy(array)
@@ -103,9 +98,10 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InvalidValueError(_non_finite(tensor, name, masked=missing is not None))
     exponent = math.frexp(max(-low, high))[1]
-    half = -exponent // 2  # two factors: 2**-exponent alone may overflow
-    values = (tensor * 2.0**half).mul_(2.0 ** (-exponent - half)).contiguous()
-    return ScaledArray(values, missing, exponent)
+    values = tensor * 2.0 ** max(-100, min(-exponent, 100))
+    if abs(exponent) > 100:  # 2**-exponent itself may be out of range
+        values *= 2.0 ** (-exponent - math.copysign(100, -exponent))
+    return ScaledArray(values.contiguous(), missing, exponent)
 
 
 def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor, "..."] | None:
@@ -133,11 +129,7 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
 def _non_finite(tensor: Tensor, name: str, masked: bool) -> str:
     bad = ~torch.isfinite(tensor)
     first = tuple(int(i) for i in bad.nonzero()[0])
-    advice = (
-        "mask them as well"
-        if masked
-        else "remove them, or pass a mask that is True where an entry is missing"
-    )
+    advice = "mask them as well" if masked else "remove them, or pass a mask that is True where an entry is missing"
     return (
         f"{name} must be finite, got {int(bad.sum())} entries that are NaN or infinite, the first "
         f"({float(tensor[first])}) at index {first}; {advice}"
@@ -151,9 +143,7 @@ def axis_index(axis: int, n_axes: int) -> int:
     except TypeError:
         raise InvalidTypeError(f"axis must be an integer, got {axis!r}") from None
     if not -n_axes <= index < n_axes:
-        raise InvalidValueError(
-            f"axis must be between {-n_axes} and {n_axes - 1} for {n_axes} axes, got {index}"
-        )
+        raise InvalidValueError(f"axis must be between {-n_axes} and {n_axes - 1} for {n_axes} axes, got {index}")
     return index % n_axes
 
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_on_screen: list[str] = []
+
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
@@ -14,7 +16,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
     The block gets a function to call after each step, with a word on what comes next. Bars inside bars are not
     drawn: the outermost one speaks for all.
     """
-    if not sys.stderr.isatty() or progress_is_shown():
+    if not sys.stderr.isatty() or _on_screen:
         yield lambda note: None
         return
     from rich.console import Console
@@ -27,19 +29,10 @@ def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    global _shown
-    _shown = True
+    _on_screen.append(description)
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(description, total=total, note="")
             yield lambda note: bar.update(task, advance=1, note=note)
     finally:
-        _shown = False
-
-
-_shown = False
-
-
-def progress_is_shown() -> bool:
-    """Whether a bar is on screen now."""
-    return _shown
+        _on_screen.remove(description)

@@ -32,9 +32,7 @@ def test_golden_entropies(name):
     keep = ht.head_entropy(att, org, ties="keep")
     np.testing.assert_allclose(keep, vectors["canon_entropy_geq"], rtol=1e-12)
     assert (keep.n_functions, keep.eps) == (vectors["canon_n_geq"], vectors["canon_eps"])
-    np.testing.assert_allclose(
-        ht.head_entropy(att, org, top=24 * 20), vectors["canon_entropy_all"], rtol=1e-12
-    )
+    np.testing.assert_allclose(ht.head_entropy(att, org, top=24 * 20), vectors["canon_entropy_all"], rtol=1e-12)
     # the golden top 100 breaks ties by query, key, head: what all agree on is the tie-free sum
     x, basis = vectors["X"], ht.TensorHaarBasis([trees[1], trees[2], trees[0]])
     expected = np.abs(basis.coefficients(x, basis.at_least(basis.threshold(100)))).sum()
@@ -52,9 +50,7 @@ def test_entropies_are_the_literal_sums(example, p):
         assert found == pytest.approx(sum(abs(b) ** p for b in c) ** (1 / p))
     tri = ht.TensorHaarBasis(tuple(org.trees))
     c = tri.coefficients(att.values, tri.top(30))
-    assert float(ht.network_entropy(att, org, top=30, p=p)) == pytest.approx(
-        (np.abs(c) ** p).sum() ** (1 / p)
-    )
+    assert float(ht.network_entropy(att, org, top=30, p=p)) == pytest.approx((np.abs(c) ** p).sum() ** (1 / p))
 
 
 def test_relative_entropies_do_not_change_with_scale(example):

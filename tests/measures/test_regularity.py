@@ -142,9 +142,7 @@ def test_bad_input():
 @pytest.fixture(scope="module")
 def scores():
     rng = np.random.default_rng(0)
-    values = np.concatenate(
-        [0.05 * rng.standard_normal((2, 12, 10)), 3 + 2 * rng.standard_normal((2, 12, 10))]
-    )
+    values = np.concatenate([0.05 * rng.standard_normal((2, 12, 10)), 3 + 2 * rng.standard_normal((2, 12, 10))])
     att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
     return att, ht.organize(att)
 

@@ -1,1 +1,1 @@
-"""Haar bases on partition trees, and the paraproduct: for any array, knowing nothing of attention."""
+"""Bases on trees, and what is expanded in them."""

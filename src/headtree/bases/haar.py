@@ -40,9 +40,7 @@ class HaarBasis:
 
     tree: PartitionTree
     level: Int[np.ndarray, " function"] = field(init=False)  #: level of the node; the constant has -1
-    node: Int[np.ndarray, " function"] = field(
-        init=False
-    )  #: node of the tree that splits; the constant has -1
+    node: Int[np.ndarray, " function"] = field(init=False)  #: node of the tree that splits; the constant has -1
     index: Int[np.ndarray, " function"] = field(init=False)  #: which of its node's functions, from 0
     support: Int[np.ndarray, " function"] = field(init=False)  #: number of leaves where it is not zero
     _analysis: Rotations = field(init=False)
@@ -146,9 +144,7 @@ def _functions(tree: PartitionTree) -> dict[str, Any]:
     split_level = folders.level + folders.stands_on - 1
     row = folders.first_leaf.copy()
     time = np.zeros(tree.n_leaves, dtype=np.int64)  # round after which a row was last written
-    steps: list[
-        tuple[int, int, int, int, int]
-    ] = []  # first, second, size of the child, of all from it on, round
+    steps: list[tuple[int, int, int, int, int]] = []  # first, second, size of the child, of all from it on, round
     names: list[tuple[int, int, int, int, int]] = []  # node, index, level, support, row
     for folder in np.flatnonzero(~folders.is_leaf)[::-1]:  # children before parents
         own = children[pointers[folder] : pointers[folder + 1]]

@@ -94,9 +94,7 @@ class Paraproduct:
 _TERMS = ("first", "second", "boundary", "residual")
 
 
-def paraproduct(
-    f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Function = "exp"
-) -> Paraproduct:
+def paraproduct(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Function = "exp") -> Paraproduct:
     r"""Take A(f) apart into scales of a row tree and a column tree, eq. (12) of [OA] with its missing terms.
 
     .. math:: \tilde A = \sum_{j, j'} A'(P^j P'^{j'} f)\, dd'_{jj'} + A''(P^j P'^{j'} f)\, d_{jj'}\, d'_{jj'}
@@ -150,9 +148,7 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
     """`paraproduct` without the warning."""
     tensor = _checks.full_tensor(f, "f")
     if tensor.ndim < 2:
-        raise InvalidValueError(
-            f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}"
-        )
+        raise InvalidValueError(f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}")
     check_trees(tensor, row_tree, col_tree)
     rows = Ladder(row_tree, tensor.device, tensor.dtype)
     columns = Ladder(col_tree, tensor.device, tensor.dtype)
@@ -166,8 +162,7 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
 
     def summed(scales: Scales) -> Terms:
         parts = [
-            _summed(part, rows, columns, function, scales)
-            for part in _parts(matrices, rows, columns, function)
+            _summed(part, rows, columns, function, scales) for part in _parts(matrices, rows, columns, function)
         ]
         return Terms(*(torch.cat(term) for term in zip(*parts, strict=True)))
 
@@ -321,7 +316,7 @@ def _summed(
 
 
 def _summed_in_full(
-    levels: list[Float[Tensor, "batch folder node"]],
+    levels: list[Float[Tensor, "batch _folder node"]],
     rows: Ladder,
     columns: Ladder,
     function: _Nonlinearity,
@@ -342,9 +337,7 @@ def _summed_in_full(
     return Terms(first, second)
 
 
-def _in_full(
-    step: Step, j_column: int, rows: Ladder, columns: Ladder
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _in_full(step: Step, j_column: int, rows: Ladder, columns: Ladder) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """P^j P'^j' f, d, d' and dd' of one pair of scales, an entry for each entry of f."""
     upper, lower = columns.slices[j_column], columns.slices[j_column + 1]
     of_lower = slice(lower.start - 1, lower.stop - 1)

@@ -37,12 +37,12 @@ class Ladder:
         return self.tree.n_levels - 1
 
     @cached_property
-    def sizes(self) -> list[Float[Tensor, " folder"]]:
+    def sizes(self) -> list[Float[Tensor, " _folder"]]:
         """Leaves of each folder, by level."""
         return [self._real(np.bincount(labels)) for labels in self.tree.labels]
 
     @cached_property
-    def parent(self) -> list[Int[Tensor, " folder"]]:
+    def parent(self) -> list[Int[Tensor, " _folder"]]:
         """For each step j: folder of level j that holds each folder of level j + 1."""
         return [self._index(self._parents(j)) for j in range(self.depth)]
 
@@ -115,12 +115,12 @@ class Step:
 
 def averages(
     f: Float[Tensor, "batch row column"], rows: Ladder, columns: Ladder
-) -> list[Float[Tensor, "batch folder node"]]:
+) -> list[Float[Tensor, "batch _folder node"]]:
     """P^j P'^j' f for every row level j, with the nodes of all column levels j' side by side."""
     return rows.means(torch.cat(columns.means(f, 2), dim=2), 1)
 
 
-def steps(levels: list[Float[Tensor, "batch folder node"]], rows: Ladder, columns: Ladder) -> Iterator[Step]:
+def steps(levels: list[Float[Tensor, "batch _folder node"]], rows: Ladder, columns: Ladder) -> Iterator[Step]:
     """The differences of scales, for one row level after the other."""
     n_upper = columns.slices[-1].start
     upper_detail = levels[0][:, :, 1:] - levels[0].index_select(2, columns.lower_parent)

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtree.geometry.kernels_cpu import _one_at_a_time
-
-#: Bytes of the block of fibres that a thread transforms at a time: it stays in a core's second-level cache.
-_BLOCK_BYTES = 1 << 18
+from headtree.bases.kernels_cpu import rotate
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +56,9 @@ def rotate_on_cpu(
 ) -> Float[Tensor, "outer output inner"]:
     """Compiled: every thread takes a block of fibres through all steps while it is in cache."""
     source = values.contiguous().numpy()
-    n_outer, n, n_inner = source.shape
-    out = np.empty((n_outer, len(chain.row_out), n_inner), source.dtype)
-    width = max(8, _BLOCK_BYTES // (source.itemsize * n) // 8 * 8)
-    steps = (chain.first, chain.second, chain.cos.astype(source.dtype), chain.sin.astype(source.dtype))
-    with _one_at_a_time:
-        if n_inner == 1:
-            _rotate_rows(source[:, :, 0], *steps, chain.row_in, chain.row_out, width, out[:, :, 0])
-        else:
-            _rotate_columns(source, *steps, chain.row_in, chain.row_out, min(width, n_inner), out)
+    out = np.empty((source.shape[0], len(chain.row_out), source.shape[2]), source.dtype)
+    angles = chain.cos.astype(source.dtype), chain.sin.astype(source.dtype)
+    rotate(source, (chain.first, chain.second), angles, chain.row_in, chain.row_out, out)
     return torch.from_numpy(out)
 
 
@@ -85,46 +75,3 @@ def rotate_by_rounds(
         rows[:, p] = sin * at_p + cos * at_q
         rows[:, q] = sin * at_q - cos * at_p
     return rows[:, torch.from_numpy(chain.row_out).to(values.device)]
-
-
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
-def _rotate_columns(values, first, second, cos, sin, row_in, row_out, width, out):  # type: ignore[no-untyped-def]
-    """Fibres along the middle axis; neighbouring fibres are next to each other in memory."""
-    n_outer, n, n_inner = values.shape
-    n_blocks = (n_inner + width - 1) // width
-    for task in numba.prange(n_outer * n_blocks):
-        outer, start = task // n_blocks, task % n_blocks * width
-        end = min(start + width, n_inner)
-        block = np.empty((n, width), values.dtype)
-        for i in range(n):
-            block[row_in[i], : end - start] = values[outer, i, start:end]
-        _rotate_block(block, end - start, first, second, cos, sin)
-        for i in range(len(row_out)):
-            out[outer, i, start:end] = block[row_out[i], : end - start]
-
-
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
-def _rotate_rows(values, first, second, cos, sin, row_in, row_out, width, out):  # type: ignore[no-untyped-def]
-    """Fibres along the last axis: transposed in blocks, so that each step still runs over neighbours."""
-    n_fibres, n = values.shape
-    for task in numba.prange((n_fibres + width - 1) // width):
-        start = task * width
-        count = min(width, n_fibres - start)
-        block = np.empty((n, width), values.dtype)
-        for fibre in range(count):
-            for i in range(n):
-                block[row_in[i], fibre] = values[start + fibre, i]
-        _rotate_block(block, count, first, second, cos, sin)
-        for fibre in range(count):
-            for i in range(len(row_out)):
-                out[start + fibre, i] = block[row_out[i], fibre]
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _rotate_block(block, width, first, second, cos, sin):  # type: ignore[no-untyped-def]
-    for step in range(len(first)):
-        p, q, c, s = block[first[step]], block[second[step]], cos[step], sin[step]
-        for i in range(width):
-            at_p, at_q = p[i], q[i]
-            p[i] = s * at_p + c * at_q
-            q[i] = s * at_q - c * at_p

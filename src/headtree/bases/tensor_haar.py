@@ -111,8 +111,7 @@ class TensorHaarBasis:
         """Coefficient of the one function with these (level, node, index), one for each axis."""
         if len(names) != len(self.axes):
             raise InvalidValueError(
-                f"names must be one (level, node, index) for each of the {len(self.axes)} axes, got "
-                f"{len(names)}"
+                f"names must be one (level, node, index) for each of the {len(self.axes)} axes, got {len(names)}"
             )
         numbers = [basis.function(*name) for basis, name in zip(self.axes, names, strict=True)]
         return self.coefficients(x, [numbers])[..., 0]
@@ -157,9 +156,7 @@ class TensorHaarBasis:
         least = math.ceil(eps)
         indices = np.zeros((1, 0), dtype=np.int64)
         supports = np.ones(1, dtype=np.int64)
-        rest = [
-            int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))
-        ]  # the constant's support
+        rest = [int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))]  # the constant's support
         for support, n_rest in zip(self.supports, rest, strict=True):
             by_support = np.argsort(-support, kind="stable")
             needed = -(-least // (supports * n_rest))

@@ -82,9 +82,7 @@ def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]
         yield slices[:, start : start + step].reshape(slices.shape[0], -1).double()
 
 
-def _centred(
-    values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None
-) -> Float[Tensor, "..."]:
+def _centred(values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None) -> Float[Tensor, "..."]:
     """Each slice minus the mean of its present entries; missing entries stay 0."""
     others = [i for i in range(values.ndim) if i != axis]
     if missing is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidValueError
-from headtree.geometry.diffusion import spectrum
+from headtree.geometry.diffusion import Spectrum, spectrum
+from headtree.geometry.kernels_cpu import join_in_order
 from headtree.trees.tree import PartitionTree
 
 #: Cluster distances under this share of the largest are zero, the others are rounded to as many digits, so
@@ -34,14 +34,13 @@ def flexible_tree(affinity: Any, tree_constant: float = 1.0) -> PartitionTree:
         Larger values make it harder to join a group that has members already: more levels, smaller folders.
     """
     tree_constant = _checks.positive(tree_constant, "tree_constant")
-    return flexible_tree_of(_checks.affinity_matrix(affinity), tree_constant)
+    return flexible_tree_of(spectrum(_checks.affinity_matrix(affinity)), tree_constant)
 
 
-def flexible_tree_of(affinity: Float[Tensor, "leaf leaf"], tree_constant: float) -> PartitionTree:
-    """`flexible_tree` of a checked affinity."""
-    pairs = spectrum(affinity)
-    n = affinity.shape[0]
-    if pairs.functions.shape[1] == 0:
+def flexible_tree_of(pairs: Spectrum, tree_constant: float) -> PartitionTree:
+    """`flexible_tree` of an affinity whose eigenpairs are known."""
+    n, n_pairs = pairs.functions.shape
+    if n_pairs == 0:
         return PartitionTree.flat(n)
     ratios = pairs.eigenvalues.abs() / pairs.eigenvalues[0].abs()
     levels = [np.arange(n)]
@@ -79,41 +78,8 @@ def join_clusters(
         near = np.array([rounded.argmin()])
     near = near[np.argsort(rounded.ravel()[near], kind="stable")]
     rows, columns = np.divmod(near, n)
-    groups, trials = _join(n, rows, columns, rounded.ravel()[near], median / tree_constant)
+    groups, trials = join_in_order(n, rows, columns, rounded.ravel()[near], median / tree_constant)
     return np.unique(groups, return_inverse=True)[1], trials
-
-
-@numba.njit(cache=True)
-def _join(n, rows, columns, distances, limit):  # type: ignore[no-untyped-def]
-    """Try the pairs in order; a group is named by its smallest cluster."""
-    group = np.arange(n)
-    size = np.ones(n, np.int64)  # of the group with this name
-    may_start = np.ones(n, np.bool_)
-    trials = np.empty((len(rows), 4), np.int64)
-    n_trials = 0
-    for k in range(len(rows)):
-        row, column = rows[k], columns[k]
-        if not may_start[row]:
-            continue
-        name = group[column]
-        members = size[name]
-        accepted = members == 1 or distances[k] < limit * 2.0 ** (1 - members)
-        trials[n_trials, 0] = row
-        trials[n_trials, 1] = column
-        trials[n_trials, 2] = members
-        trials[n_trials, 3] = accepted
-        n_trials += 1
-        if accepted:
-            may_start[row] = False
-            may_start[column] = False
-            group[row] = name
-            size[name] += 1
-            if row < name:  # the group's smallest cluster, and so its name, is now `row`
-                for cluster in range(n):
-                    if group[cluster] == name:
-                        group[cluster] = row
-                size[row] = size[name]
-    return group, trials[:n_trials]
 
 
 def _cluster_means(
@@ -143,9 +109,7 @@ def _rounded(
     return np.asarray(np.round(units * scale) / scale)
 
 
-def binary_tree(
-    affinity: Any, balance: float = 1.0, rng: int | np.random.Generator | None = 0
-) -> PartitionTree:
+def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Generator | None = 0) -> PartitionTree:
     """Build a tree top down by halving every folder along its first diffusion coordinate.
 
     The coordinate is computed anew from the affinity restricted to the folder.
@@ -171,9 +135,7 @@ def binary_tree(
     return binary_tree_of(_checks.affinity_matrix(affinity), balance, np.random.default_rng(rng))
 
 
-def binary_tree_of(
-    affinity: Float[Tensor, "leaf leaf"], balance: float, rng: np.random.Generator
-) -> PartitionTree:
+def binary_tree_of(affinity: Float[Tensor, "leaf leaf"], balance: float, rng: np.random.Generator) -> PartitionTree:
     """`binary_tree` of a checked affinity."""
     n = affinity.shape[0]
     levels = [np.zeros(n, dtype=np.int64)]

@@ -152,7 +152,7 @@ def folder_weights(
         level_weight = by_level[folders.level]
     else:
         raise InvalidValueError(f"weights must be one of {get_args(Weights)}, got {weights!r}")
-    result = (folders.size / tree.n_leaves) ** beta * level_weight
+    result = np.asarray((folders.size / tree.n_leaves) ** beta * level_weight)
     if not (np.isfinite(result).all() and (result > 0).all()):
         raise InvalidValueError(
             f"alpha and beta must give finite, positive folder weights, got alpha={alpha} and beta={beta} on a "
@@ -195,42 +195,39 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Sums:
-    """How to sum over all products of folders of the inner trees: each from its leaf or from smaller products.
+    """How to sum over all products of folders of the inner trees.
 
-    A product that is not a single entry is the sum of the products with the children of one of its factors,
-    so that m trees are walked as one.
+    A product of folders that is not a single entry is the sum of the products with the children of one of its
+    factors, so that m trees are walked as one. Children have larger numbers than their parents.
     """
 
-    leaf: Int[np.ndarray, " inner"]
-    edges: Int[np.ndarray, " edge"]
-    pointers: Int[np.ndarray, " inner_plus_1"]
+    of_leaf: Int[np.ndarray, " inner_leaf"]  #: product that holds one entry alone
+    child: Int[np.ndarray, " edge"]  #: falling
+    parent: Int[np.ndarray, " edge"]
     sizes: Int[np.ndarray, " inner"]
 
     @classmethod
     def of(cls, trees: Sequence[PartitionTree]) -> _Sums:
-        result = cls(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(2, np.int64), np.ones(1, np.int64))
+        no_edge = np.zeros(0, dtype=np.int64)
+        result = cls(np.zeros(1, dtype=np.int64), no_edge, no_edge, np.ones(1, dtype=np.int64))
         for tree in trees:
-            result = result._times(tree.distinct, tree.n_leaves)
+            result = result._times(tree.distinct)
         return result
 
-    def _times(self, folders: Folders, n_leaves: int) -> _Sums:
-        children, pointers = folders.children
-        n_left, n_right = len(self.leaf), len(folders)
-        left, right = (index.ravel() for index in np.indices((n_left, n_right)))
-        right_leaf = np.where(folders.is_leaf, folders.first_leaf, -1)
-        is_entry = (self.leaf[left] >= 0) & (right_leaf[right] >= 0)
-        by_right = right_leaf[right] < 0
-        n_children = np.where(by_right, np.diff(pointers)[right], np.diff(self.pointers)[left])
-        ends = np.cumsum(n_children)
-        of_edge = np.repeat(np.arange(len(left)), n_children)
-        nth = np.arange(len(of_edge)) - (ends - n_children)[of_edge]
-        start = np.where(by_right, pointers[:-1][right], self.pointers[:-1][left])[of_edge] + nth
-        edges = np.empty(len(of_edge), dtype=np.int64)
-        down_right = by_right[of_edge]
-        edges[down_right] = left[of_edge][down_right] * n_right + children[start[down_right]]
-        edges[~down_right] = self.edges[start[~down_right]] * n_right + right[of_edge][~down_right]
-        leaf = np.where(is_entry, self.leaf[left] * n_leaves + right_leaf[right], -1)
-        return _Sums(leaf, edges, np.concatenate([[0], ends]), np.outer(self.sizes, folders.size).ravel())
+    def _times(self, folders: Folders) -> _Sums:
+        """Products with the folders of one more tree: down that tree first, and from its leaves down the others."""
+        n = len(folders)
+        every = np.arange(len(self.sizes))[:, None] * n
+        leaves = folders.of_leaf[None, :]
+        child = np.concatenate([(every + np.arange(1, n)).ravel(), (self.child[:, None] * n + leaves).ravel()])
+        parent = np.concatenate([(every + folders.parent[1:]).ravel(), (self.parent[:, None] * n + leaves).ravel()])
+        falling = np.argsort(-child, kind="stable")
+        return _Sums(
+            of_leaf=(self.of_leaf[:, None] * n + leaves).ravel(),
+            child=child[falling],
+            parent=parent[falling],
+            sizes=np.outer(self.sizes, folders.size).ravel(),
+        )
 
 
 def _feature_runs(
@@ -242,30 +239,32 @@ def _feature_runs(
     inner_scale: Float[np.ndarray, " inner"],
 ) -> Iterator[tuple[slice, Float[np.ndarray, "slice feature"]]]:
     """Scaled folder sums of every slice, for a few outer folders at a time; each run overwrites the last."""
-    view = values.movedim(axis, 0)
-    view = view.reshape(view.shape[0], view.shape[1], -1)
-    rows_are_near = view.stride(0) < view.stride(2)  # then a row's entries are far apart: copy them together
-    n, n_inner = view.shape[0], len(inner.leaf)
-    dtype = torch.empty(0, dtype=values.dtype).numpy().dtype
-    n_steps = len(outer.folder)
+    array = values.contiguous().view(-1).numpy()
+    n, strides, leaf_offsets = _offsets(tuple(values.shape), axis)
+    n_inner, n_steps = len(inner.sizes), len(outer.folder)
     at_a_time = min(n_steps, max(1, _FEATURES_AT_A_TIME // n_inner))
-    stack = np.empty((n, int(outer.depth.max()) + 1, n_inner), dtype)
-    out = np.empty((n, at_a_time, n_inner), dtype)
-    program = (inner.leaf, inner.edges, inner.pointers)
-    inner_scale = inner_scale.astype(dtype)
+    stack = np.empty((n, int(outer.depth.max()) + 1, n_inner), array.dtype)
+    buffer = np.empty(n * at_a_time * n_inner, array.dtype)
+    edges = (inner.of_leaf, inner.child, inner.parent)
+    inner_scale = inner_scale.astype(array.dtype)
     for start in range(0, n_steps, at_a_time):
         steps = slice(start, min(start + at_a_time, n_steps))
-        column, block = outer.leaf[steps], view
-        if rows_are_near:
-            leaves = column[column >= 0]
-            block = view[:, torch.from_numpy(leaves)].contiguous()
-            column = np.where(column >= 0, np.cumsum(column >= 0) - 1, -1)
-        run = out[:, : steps.stop - start] if steps.stop - start == at_a_time else np.empty_like(out[:, : steps.stop - start])
-        scale = outer_scale[outer.folder[steps]].astype(dtype)
-        folder_sums(
-            block.numpy(), (column, outer.depth[steps], outer.is_first[steps]), program, scale, inner_scale, stack, run
-        )
-        yield steps, run.reshape(n, -1)
+        n_run = steps.stop - start
+        out = buffer[: n * n_run * n_inner].reshape(n, n_run, n_inner)
+        scale = outer_scale[outer.folder[steps]].astype(array.dtype)
+        program = (outer.leaf[steps], outer.depth[steps], outer.is_first[steps])
+        folder_sums(array, strides, leaf_offsets, program, edges, (scale, inner_scale), stack, out)
+        yield steps, out.reshape(n, -1)
+
+
+def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], Int[np.ndarray, " inner_leaf"]]:
+    """Number of slices, strides of slices and of the outer axis, and offsets of the inner leaves."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    outer, *inner = (i for i in range(len(shape)) if i != axis)
+    offsets = np.zeros(1, dtype=np.int64)
+    for i in inner:
+        offsets = (offsets[:, None] + np.arange(shape[i]) * strides[i]).ravel()
+    return shape[axis], (strides[axis], strides[outer]), offsets
 
 
 def _unit_maximum(weights: Float[np.ndarray, " folder"]) -> tuple[Float[np.ndarray, " folder"], float]:
@@ -274,9 +273,7 @@ def _unit_maximum(weights: Float[np.ndarray, " folder"]) -> tuple[Float[np.ndarr
     return weights / scale, scale
 
 
-def _other_trees(
-    trees: Sequence[PartitionTree], axis: int, shape: tuple[int, ...]
-) -> list[PartitionTree]:
+def _other_trees(trees: Sequence[PartitionTree], axis: int, shape: tuple[int, ...]) -> list[PartitionTree]:
     """Trees on the axes other than `axis`, checked against the array's shape."""
     if isinstance(trees, PartitionTree):
         trees = [trees]

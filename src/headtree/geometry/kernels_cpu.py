@@ -1,4 +1,4 @@
-"""Compiled loops: pairwise L1 distances, and folder sums along trees.
+"""Compiled loops: pairwise L1 distances, folder sums along trees, and the joins of the flexible tree.
 
 Everything here takes checked, native numpy arrays. Work is shared between threads by output rows or tiles,
 never by terms of one sum, so that results do not depend on the number of threads.
@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 #: Rows of a tile of the distance matrix that one thread finishes, and features it reads at a time. Two
 #: blocks of TILE × BLOCK float32 values (256 KiB) stay in a core's second-level cache.
 TILE, BLOCK = 32, 1024
+#: Rows whose entries are fetched together: 16 float32 values are one cache line.
+ROWS = 16
 
 # numba's fallback threading layer must not be entered from two threads at once; with any layer the
 # kernels use all cores already, so that waiting costs nothing.
@@ -30,40 +32,46 @@ def add_pairwise_l1(features: Float[np.ndarray, "row feature"], total: Float[np.
         _add_pairwise_l1(features, total)
 
 
-@numba.njit(parallel=True, cache=True, fastmath=True, error_model="numpy", nogil=True)
+# Parallel loops are short calls, and arrays are filled entry by entry: both cut compile times by seconds.
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
 def _add_pairwise_l1(features, total):  # type: ignore[no-untyped-def]
+    n_bands = (features.shape[0] + TILE - 1) // TILE
+    for tile in numba.prange(n_bands * (n_bands + 1) // 2):
+        _add_tile(features, total, np.int64(tile))  # prange counts without sign
+
+
+@numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
+def _add_tile(features, total, tile):  # type: ignore[no-untyped-def]
     n, n_features = features.shape
-    n_bands = (n + TILE - 1) // TILE
-    n_tiles = n_bands * (n_bands + 1) // 2
-    for tile in numba.prange(n_tiles):
-        # tiles are numbered (0,0) (0,1) (1,1) (0,2) …; the root of the triangular number gives the column
-        right = int((np.sqrt(8.0 * tile + 1.0) - 1.0) / 2.0)
-        if right * (right + 1) // 2 > tile:
-            right -= 1
-        if (right + 1) * (right + 2) // 2 <= tile:
-            right += 1
-        left = tile - right * (right + 1) // 2
-        a = np.zeros((TILE, BLOCK), features.dtype)
-        b = np.zeros((TILE, BLOCK), features.dtype)
-        for start in range(0, n_features, BLOCK):
-            width = min(BLOCK, n_features - start)
-            n_a = _copy_block(features, left * TILE, start, width, a)
-            n_b = _copy_block(features, right * TILE, start, width, b)
-            for i in range(0, n_a, 4):
-                for j in range(0 if left < right else i, n_b, 4):
-                    _add_4x4(a, b, i, j, width, left * TILE, right * TILE, n, total)
+    left, right = tile, 0
+    while left > right:  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
+        right += 1
+        left -= right
+    a = np.zeros((TILE, BLOCK), features.dtype)
+    b = np.zeros((TILE, BLOCK), features.dtype)
+    for start in range(0, n_features, BLOCK):
+        width = min(BLOCK, n_features - start)
+        n_a = _copy_block(features, left * TILE, start, width, a)
+        n_b = _copy_block(features, right * TILE, start, width, b)
+        for i in range(0, n_a, 4):
+            for j in range(0 if left < right else i, n_b, 4):
+                _add_4x4(a, b, i, j, width, left * TILE, right * TILE, n, total)
 
 
-@numba.njit(cache=True, fastmath=True, error_model="numpy", inline="always")
+@numba.njit(cache=True, nogil=True)
 def _copy_block(features, row, start, width, block):  # type: ignore[no-untyped-def]
     """Copy up to TILE rows of one feature block next to each other; return how many there were."""
     n_rows = min(TILE, features.shape[0] - row)
     for i in range(n_rows):
-        block[i, :width] = features[row + i, start : start + width]
+        source, target = features[row + i, start : start + width], block[i]
+        for k in range(width):
+            target[k] = source[k]
     return n_rows
 
 
-@numba.njit(cache=True, fastmath=True, error_model="numpy")
+@numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
 def _add_4x4(a, b, i, j, width, row, column, n, total):  # type: ignore[no-untyped-def]
     """Sixteen distances at once: eight loads serve sixteen differences. Rows past the end are not stored."""
     a0, a1, a2, a3 = a[i, :width], a[i + 1, :width], a[i + 2, :width], a[i + 3, :width]
@@ -94,55 +102,99 @@ def _add_4x4(a, b, i, j, width, row, column, n, total):  # type: ignore[no-untyp
     for di in range(4):
         for dj in range(4):
             p, q = row + i + di, column + j + dj
-            if p < q and q < n:
+            if p < q < n:
                 total[p, q] += sums[di][dj]
 
 
 def folder_sums(
-    values: Float[np.ndarray, "row leaf inner_leaf"],
-    program: tuple[Int[np.ndarray, " step"], Int[np.ndarray, " step"], Int[np.ndarray, " step"]],
-    inner: tuple[Int[np.ndarray, " inner"], Int[np.ndarray, " edge"], Int[np.ndarray, " inner_plus_1"]],
-    scale: Float[np.ndarray, " step"],
-    inner_scale: Float[np.ndarray, " inner"],
+    array: Float[np.ndarray, " entry"],
+    strides: tuple[int, int],
+    leaf_offsets: Int[np.ndarray, " inner_leaf"],
+    steps: tuple[Int[np.ndarray, " step"], Int[np.ndarray, " step"], Int[np.ndarray, " step"]],
+    edges: tuple[Int[np.ndarray, " inner_leaf"], Int[np.ndarray, " edge"], Int[np.ndarray, " edge"]],
+    scales: tuple[Float[np.ndarray, " step"], Float[np.ndarray, " inner"]],
     stack: Float[np.ndarray, "row depth inner"],
     out: Float[np.ndarray, "row step inner"],
 ) -> None:
-    """Scaled sums over the products of outer and inner folders, for a run of outer folders in post-order.
+    """Scaled sums of every row over products of outer and inner folders, for a run of outer folders.
 
-    `program` has one step per outer folder: its column of `values` if it is a leaf (else -1), its depth on the
-    path from the root, and whether it is the first of its siblings. `inner` has, for every inner folder, its
-    leaf (else -1), and the children of the others with pointers; children come after their parents. `stack`
-    carries the unfinished sums on the path from one run to the next.
+    Entry (row, outer leaf, inner leaf) stands at ``row * strides[0] + outer leaf * strides[1] +
+    leaf_offsets[inner leaf]`` of `array`. `steps` are outer folders in post-order: the leaf if the folder is one
+    (else -1), the depth on the path from the root, and whether it is the first of its siblings; `stack` carries the
+    unfinished sums on that path from one run to the next. `edges` are the folder of each inner leaf, and all
+    (child, parent) pairs of inner folders, every folder as parent before as child.
     """
     with _one_at_a_time:
-        _folder_sums(values, *program, *inner, scale, inner_scale, stack, out)
+        _folder_sums(array, strides, leaf_offsets, steps, edges, scales, stack, out)
 
 
-@numba.njit(parallel=True, cache=True, fastmath=True, error_model="numpy", nogil=True)
-def _folder_sums(  # type: ignore[no-untyped-def]
-    values, column, depth, is_first, inner_leaf, edges, pointers, scale, inner_scale, stack, out
-):
-    n_inner = len(inner_leaf)
-    for row in numba.prange(values.shape[0]):
-        for step in range(len(column)):
-            sums = stack[row, depth[step]]
-            if column[step] >= 0:
-                leaves = values[row, column[step]]
-                for folder in range(n_inner - 1, -1, -1):
-                    if inner_leaf[folder] >= 0:
-                        sums[folder] = leaves[inner_leaf[folder]]
-                    else:
-                        total = values.dtype.type(0)
-                        for edge in range(pointers[folder], pointers[folder + 1]):
-                            total += sums[edges[edge]]
-                        sums[folder] = total
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _folder_sums(array, strides, leaf_offsets, steps, edges, scales, stack, out):  # type: ignore[no-untyped-def]
+    for band in numba.prange((out.shape[0] + ROWS - 1) // ROWS):
+        _sum_band(np.int64(band) * ROWS, array, strides, leaf_offsets, steps, edges, scales, stack, out)
+
+
+@numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
+def _sum_band(first, array, strides, leaf_offsets, steps, edges, scales, stack, out):  # type: ignore[no-untyped-def]
+    leaf, depth, is_first = steps
+    leaf_folder, child, parent = edges
+    scale, inner_scale = scales
+    n_inner = len(inner_scale)
+    n_band = min(ROWS, out.shape[0] - first)
+    block = np.empty((ROWS, len(leaf_offsets)), array.dtype)
+    for step in range(len(leaf)):
+        if leaf[step] >= 0:
+            # rows may be neighbours in memory: fetch a band of them at once
+            start = first * strides[0] + leaf[step] * strides[1]
+            for k in range(len(leaf_offsets)):
+                for i in range(n_band):
+                    block[i, k] = array[start + leaf_offsets[k] + i * strides[0]]
+        for i in range(n_band):
+            sums = stack[first + i, depth[step]]
+            if leaf[step] >= 0:
+                for folder in range(n_inner):
+                    sums[folder] = 0
+                for k in range(len(leaf_offsets)):
+                    sums[leaf_folder[k]] = block[i, k]
+                for edge in range(len(child)):
+                    sums[parent[edge]] += sums[child[edge]]
             if depth[step] > 0:
-                above = stack[row, depth[step] - 1]
-                if is_first[step]:
-                    for folder in range(n_inner):
-                        above[folder] = sums[folder]
-                else:
-                    for folder in range(n_inner):
-                        above[folder] += sums[folder]
+                above = stack[first + i, depth[step] - 1]
+                for folder in range(n_inner):
+                    above[folder] = sums[folder] if is_first[step] else above[folder] + sums[folder]
+            row = out[first + i, step]
             for folder in range(n_inner):
-                out[row, step, folder] = sums[folder] * (scale[step] * inner_scale[folder])
+                row[folder] = sums[folder] * (scale[step] * inner_scale[folder])
+
+
+@numba.njit(cache=True)
+def join_in_order(n, rows, columns, distances, limit):  # type: ignore[no-untyped-def]
+    """Join clusters pair by pair on one level of the flexible tree; a group is named by its smallest cluster."""
+    group = np.arange(n)
+    size = np.ones(n, np.int64)  # of the group with this name
+    may_start = np.ones(n, np.bool_)
+    trials = np.empty((len(rows), 4), np.int64)
+    n_trials = 0
+    for k in range(len(rows)):
+        row, column = rows[k], columns[k]
+        if not may_start[row]:
+            continue
+        name = group[column]
+        members = size[name]
+        accepted = members == 1 or distances[k] < limit * 2.0 ** (1 - members)
+        trials[n_trials, 0] = row
+        trials[n_trials, 1] = column
+        trials[n_trials, 2] = members
+        trials[n_trials, 3] = accepted
+        n_trials += 1
+        if accepted:
+            may_start[row] = False
+            may_start[column] = False
+            group[row] = name
+            size[name] += 1
+            if row < name:  # the group's smallest cluster, and so its name, is now `row`
+                for cluster in range(n):
+                    if group[cluster] == name:
+                        group[cluster] = row
+                size[row] = size[name]
+    return group, trials[:n_trials]

@@ -1,1 +1,1 @@
-"""Numbers about organized attention: arrays in, tables out."""
+"""Tables computed from organized arrays: arrays in, tables out."""

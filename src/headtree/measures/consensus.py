@@ -13,6 +13,7 @@ from torch import Tensor
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.geometry.build import binary_tree_of, flexible_tree_of
+from headtree.geometry.diffusion import spectrum
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.settings import Questionnaire
@@ -29,19 +30,15 @@ class Consensus:
 
     tree: PartitionTree
     affinity: Float[np.ndarray, "leaf leaf"]  #: mean over the organizations
-    folders: tuple[Int[np.ndarray, " leaf_of_folder"], ...]  #: leaves of each folder
+    folders: tuple[Int[np.ndarray, " _leaf_of_folder"], ...]  #: leaves of each folder
     node: Int[np.ndarray, " folder"]  #: uppermost node of each folder in the tree
-    support: Float[
-        np.ndarray, " folder"
-    ]  #: share of resampled sets of inputs whose tree has exactly this folder
+    support: Float[np.ndarray, " folder"]  #: share of resampled sets of inputs whose tree has exactly this folder
     n_inputs: int
     n_bootstrap: int
 
-    def supported(self, least: float = 0.5) -> list[Int[np.ndarray, " leaf_of_folder"]]:
+    def supported(self, least: float = 0.5) -> list[Int[np.ndarray, " _leaf_of_folder"]]:
         """Leaves of the folders with at least this support, largest folders first."""
-        chosen = [
-            leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least
-        ]
+        chosen = [leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least]
         return sorted(chosen, key=len, reverse=True)
 
     def to_dict(self) -> dict[str, list[object]]:
@@ -119,7 +116,7 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float
 
 def _tree(affinity: Float[Tensor, "leaf leaf"], settings: Questionnaire) -> PartitionTree:
     if settings.tree == "flexible":
-        return flexible_tree_of(affinity, settings.tree_constant)
+        return flexible_tree_of(spectrum(affinity), settings.tree_constant)
     return binary_tree_of(affinity, settings.balance, np.random.default_rng(0))
 
 

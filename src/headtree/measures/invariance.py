@@ -39,22 +39,16 @@ class SoftmaxInvariance:
     distance: Float[np.ndarray, " head"]  #: ‖Ã - eq. (18)‖ / ‖Ã‖ on exp(f), unshifted; the corollary says 0
     holds: Bool[np.ndarray, " head"]  #: whether the distance is at most the tolerance
     mean: Float[np.ndarray, " head"]  #: mean of f, which the corollary assumes to be near 0
-    exponent: Float[
-        np.ndarray, " head"
-    ]  #: of f on the found trees; <= 0 means no regularity, against the theorem
+    exponent: Float[np.ndarray, " head"]  #: of f on the found trees; <= 0 means no regularity, against the theorem
     exponent_error: Float[np.ndarray, " head"]
     exponent_given: Float[np.ndarray, " head"]  #: of f in the given order, halved
     exponent_softmax: Float[np.ndarray, " head"]  #: of softmax(f)
-    exponent_residual: Float[
-        np.ndarray, " head"
-    ]  #: of the residual of softmax; the theorem says twice that of f
+    exponent_residual: Float[np.ndarray, " head"]  #: of the residual of softmax; the theorem says twice that of f
     share_first: Float[np.ndarray, " head"]  #: norms of the terms of softmax(f) over its norm
     share_second: Float[np.ndarray, " head"]
     share_boundary: Float[np.ndarray, " head"]
     share_residual: Float[np.ndarray, " head"]
-    squashed: Float[
-        np.ndarray, " head"
-    ]  #: share of entries within 1 % of the range of softmax(f) from its median
+    squashed: Float[np.ndarray, " head"]  #: share of entries within 1 % of the range of softmax(f) from its median
     kept: Float[np.ndarray, " head"]  #: share of those that Ã keeps apart by the same measure (figure 2)
     tolerance: float
     n_filled: int
@@ -65,9 +59,7 @@ class SoftmaxInvariance:
             "layer": [head.layer for head in self.heads],
             "head": [head.head for head in self.heads],
         }
-        columns = [
-            column.name for column in fields(self) if isinstance(getattr(self, column.name), np.ndarray)
-        ]
+        columns = [column.name for column in fields(self) if isinstance(getattr(self, column.name), np.ndarray)]
         return table | {name: getattr(self, name).tolist() for name in columns}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -76,9 +68,7 @@ class SoftmaxInvariance:
         return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
-def softmax_invariance(
-    att: AttentionTensor, org: Organization, *, tolerance: float = 0.25
-) -> SoftmaxInvariance:
+def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: float = 0.25) -> SoftmaxInvariance:
     """Hold every head against theorem 2 and corollary 1 of [OA].
 
     Parameters

@@ -74,17 +74,11 @@ def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) ->
     """
     tensor = _checks.full_tensor(f, "f")
     if tensor.ndim < 2:
-        raise InvalidValueError(
-            f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}"
-        )
+        raise InvalidValueError(f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}")
     check_trees(tensor, row_tree, col_tree)
     matrices = tensor.reshape(-1, *tensor.shape[-2:])
     n_at_a_time = max(1, _ENTRIES_AT_A_TIME // (row_tree.n_leaves * col_tree.n_nodes))
-    rms = (
-        torch.cat([_rms(part, row_tree, col_tree) for part in torch.split(matrices, n_at_a_time)])
-        .cpu()
-        .numpy()
-    )
+    rms = torch.cat([_rms(part, row_tree, col_tree) for part in torch.split(matrices, n_at_a_time)]).cpu().numpy()
     largest = matrices.abs().amax(dim=(1, 2)).double().cpu().numpy()
     rms[rms <= _ROUNDING * torch.finfo(tensor.dtype).eps * largest[:, None, None]] = 0
     fits = [_fit(table) for table in rms]

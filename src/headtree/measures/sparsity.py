@@ -88,9 +88,7 @@ def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "large
     return _checks.like(basis.synthesize(chosen.reshape(coefficients.shape)), x)
 
 
-def denoise(
-    x: Any, trees: Sequence[PartitionTree], threshold: float | None = None, mode: Mode = "hard"
-) -> Any:
+def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = None, mode: Mode = "hard") -> Any:
     """Threshold the Haar coefficients of `x`, the constant's excepted.
 
     Parameters
@@ -152,8 +150,7 @@ def sparsity(
     check_pair(att, org)
     full = filled(att)
     curves = {
-        name: compression_curve(full.values, trees, counts)
-        for name, trees in orders(list(org.trees), rng).items()
+        name: compression_curve(full.values, trees, counts) for name, trees in orders(list(org.trees), rng).items()
     }
     return Sparsity(curves, full.n_filled)
 
@@ -229,6 +226,4 @@ def _relative_errors(
 
 def _n_for(energy_kept: Float[np.ndarray, " coefficient"], share: float, total: float) -> int:
     """Fewest coefficients with this share; the last sum is the total, whatever its rounding."""
-    return (
-        int(np.searchsorted(energy_kept, share * min(total, float(energy_kept[-1])))) + 1 if total > 0 else 0
-    )
+    return int(np.searchsorted(energy_kept, share * min(total, float(energy_kept[-1])))) + 1 if total > 0 else 0

@@ -137,9 +137,7 @@ def _rank_correlations(table: Float[np.ndarray, "input head"]) -> Float[np.ndarr
     return np.asarray(np.divide(ranks @ ranks.T, scale, out=np.full_like(scale, np.nan), where=scale > 0))
 
 
-def _mean_over_pairs(
-    correlations: Float[np.ndarray, "input input"], inputs: Int[np.ndarray, " draw"]
-) -> float:
+def _mean_over_pairs(correlations: Float[np.ndarray, "input input"], inputs: Int[np.ndarray, " draw"]) -> float:
     different = inputs[:, None] != inputs[None, :]
     values = correlations[np.ix_(inputs, inputs)][different]
     return float(values.mean()) if len(values) else float("nan")

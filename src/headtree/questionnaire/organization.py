@@ -23,6 +23,7 @@ class PerAxis(Sequence[T], Generic[T]):
     __slots__ = ("_items", "names")
 
     names: tuple[str, ...]
+    _items: dict[str, T]
 
     def __init__(self, names: Sequence[str], items: Sequence[T]) -> None:
         object.__setattr__(self, "names", tuple(names))
@@ -100,9 +101,9 @@ class Organization:
     """
 
     trees: PerAxis[PartitionTree]
-    affinities: PerAxis[Float[np.ndarray, "slice slice"]]  #: of the last iteration, from which the trees are
-    distances: PerAxis[Float[np.ndarray, "slice slice"]]  #: tree distances of the last iteration
-    coordinates: PerAxis[Float[np.ndarray, "slice component"]]  #: diffusion coordinates of the affinities
+    affinities: PerAxis[np.ndarray]  #: (slice, slice), of the last iteration, from which the trees are
+    distances: PerAxis[np.ndarray]  #: (slice, slice), tree distances of the last iteration
+    coordinates: PerAxis[np.ndarray]  #: (slice, component), diffusion coordinates of the affinities
     initial_trees: PerAxis[PartitionTree | None]
     history: tuple[Iteration, ...]
     status: Status

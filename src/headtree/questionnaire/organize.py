@@ -96,7 +96,7 @@ def organize_array(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.numpy() for affinity in loop.affinities]),
         distances=PerAxis(names, [np.ldexp(distance.numpy(), array.exponent) for distance in loop.distances]),
-        coordinates=PerAxis(names, [_coordinates(affinity) for affinity in loop.affinities]),
+        coordinates=PerAxis(names, [points.numpy() for points in loop.coordinates]),
         initial_trees=PerAxis(names, initial),
         history=tuple(history),
         status=_status(settled, history, loop.notes),
@@ -117,6 +117,7 @@ class _Loop:
         n_axes = self.values.ndim
         self.trees: list[PartitionTree | None] = [None] * n_axes
         self.affinities: list[Tensor] = [torch.empty(0)] * n_axes
+        self.coordinates: list[Tensor] = [torch.empty(0)] * n_axes
         self.distances: list[Tensor] = [torch.empty(0)] * n_axes
         self.notes: dict[str, None] = {}
         self._rng = np.random.default_rng(self.settings.rng)
@@ -147,9 +148,11 @@ class _Loop:
         return [tree for tree in self.trees if tree is not None]
 
     def _grow(self, axis: int, affinity: Float[Tensor, "slice slice"]) -> None:
+        pairs = spectrum(affinity)
         self.affinities[axis] = affinity
+        self.coordinates[axis] = pairs.functions * pairs.eigenvalues
         if self.settings.tree == "flexible":
-            self.trees[axis] = flexible_tree_of(affinity, self.settings.tree_constant)
+            self.trees[axis] = flexible_tree_of(pairs, self.settings.tree_constant)
         else:
             self.trees[axis] = binary_tree_of(affinity, self.settings.balance, self._rng)
 
@@ -165,11 +168,6 @@ class _Loop:
             n_hidden = int(missing.amin(dim=others).sum())
             if n_hidden:
                 self.notes[f"{n_hidden} slices along {name} are wholly missing and stand alone"] = None
-
-
-def _coordinates(affinity: Float[Tensor, "slice slice"]) -> Float[np.ndarray, "slice component"]:
-    pairs = spectrum(affinity)
-    return np.asarray((pairs.functions * pairs.eigenvalues).numpy())
 
 
 def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:

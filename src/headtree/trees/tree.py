@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class PartitionTree:
     """Partitions of n leaves, from one folder that holds all of them to every leaf alone.
 
@@ -33,8 +33,8 @@ class PartitionTree:
 
     labels: Int[np.ndarray, "level leaf"]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", _canonical(self.labels))
+    def __init__(self, labels: Any) -> None:
+        object.__setattr__(self, "labels", _canonical(labels))
 
     @classmethod
     def flat(cls, n_leaves: int) -> PartitionTree:
@@ -118,17 +118,17 @@ class PartitionTree:
         folder_of_node = np.cumsum(is_new) - 1
         for node in np.flatnonzero(~is_new):  # parents come first, so one pass resolves chains
             folder_of_node[node] = folder_of_node[parents[node]]
-        node = np.flatnonzero(is_new)
-        parent = np.full(len(node), -1)
-        parent[1:] = folder_of_node[parents[node[1:]]]
+        top = np.flatnonzero(is_new)
+        parent = np.full(len(top), -1)
+        parent[1:] = folder_of_node[parents[top[1:]]]
         _, first_leaf = np.unique(self.nodes, return_index=True)
         return Folders(
-            node=_frozen(node),
-            level=_frozen(self.levels[node]),
+            node=_frozen(top),
+            level=_frozen(self.levels[top]),
             stands_on=_frozen(np.bincount(folder_of_node)),
-            size=_frozen(self.sizes[node]),
+            size=_frozen(self.sizes[top]),
             parent=_frozen(parent),
-            first_leaf=_frozen(first_leaf[node] % self.n_leaves),
+            first_leaf=_frozen(first_leaf[top] % self.n_leaves),
             of_leaf=_frozen(folder_of_node[self.nodes[-1]]),
         )
 
@@ -218,7 +218,8 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
             f"labels must have shape (levels, leaves) with at least one of each, got shape {table.shape}; "
             "for a tree without inner folders use PartitionTree.flat(n)"
         )
-    result = np.empty(table.shape, dtype=np.int64)
+    n_leaves = table.shape[1]
+    result: np.ndarray = np.empty(table.shape, dtype=np.int64)
     for level, row in enumerate(table):
         _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
         result[level] = np.argsort(np.argsort(first))[inverse]
@@ -232,10 +233,10 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
             f"labels: level 0 must be one folder with all leaves, got {result[0].max() + 1} folders; "
             "put a level of equal labels first"
         )
-    if result[-1].max() + 1 < result.shape[1]:
+    if result[-1].max() + 1 < n_leaves:
         raise InvalidValueError(
             f"labels: on the last level every leaf must be alone, got {result[-1].max() + 1} folders for "
-            f"{result.shape[1]} leaves; append a level of distinct labels"
+            f"{n_leaves} leaves; append a level of distinct labels"
         )
     return _frozen(result)
 

@@ -1,0 +1,1 @@
+"""Speed claims as ratios measured side by side in one run: `python -m benchmarks [NAME …]`."""

@@ -1,0 +1,93 @@
+"""The pairwise L1 kernel and the whole questionnaire."""
+
+import time
+
+import numba
+import numpy as np
+from scipy.spatial.distance import pdist, squareform
+
+import headtree as ht
+from benchmarks._measure import peak_megabytes, seconds
+from headtree.geometry.emd import folder_weights
+from headtree.geometry.kernels_cpu import add_pairwise_l1
+
+
+def main(check: bool = False) -> None:
+    kernel(n=16 if check else 256, n_features=100 if check else 60_000)
+    whole(shape=(4, 8, 8) if check else (128, 256, 256), repeats=1 if check else 5)
+    if not check:
+        whole(shape=(144, 512, 512), repeats=1, compare=False)
+    growth(sizes=(4, 8) if check else (64, 128, 256, 512, 1024))
+
+
+def kernel(n, n_features):
+    x = np.random.default_rng(0).random((n, n_features)).astype(np.float32)
+    ours = lambda: add_pairwise_l1(x, np.zeros((n, n)))  # noqa: E731
+    all_threads = numba.get_num_threads()
+    ours()
+    numba.set_num_threads(1)
+    one = seconds(ours)
+    numba.set_num_threads(all_threads)
+    many = seconds(ours)
+    scipy = seconds(lambda: pdist(x, "cityblock"), repeats=2)
+    rate = n * (n - 1) / 2 * n_features / one / 1e9
+    print(f"pairwise L1 of {n} × {n_features} float32: {rate:.1f} G differences/s on one thread")
+    print(f"  {scipy / one:.1f}x scipy's pdist on one thread; {one / many:.2f}x that on {all_threads} threads")
+
+
+def attention_like(shape):
+    """Scores of random low-rank heads with a decay along the diagonal."""
+    n_heads, n_queries, n_keys = shape
+    rng = np.random.default_rng(0)
+    q, k = (
+        rng.standard_normal((n, 16)) @ (rng.standard_normal((n_heads, 16, 16)) / 4) for n in (n_queries, n_keys)
+    )
+    distance = np.abs(np.arange(n_queries)[:, None] - np.arange(n_keys))
+    scores = q @ k.transpose(0, 2, 1) / 4 - 0.05 * rng.random((n_heads, 1, 1)) * distance
+    return scores.astype(np.float32)
+
+
+def whole(shape, repeats, compare=True):
+    budget = 2 * 4 * np.prod(shape) / 1e6 + 500
+    for name, x in (
+        ("attention-like", attention_like(shape)),
+        ("noise", np.random.default_rng(1).standard_normal(shape, dtype=np.float32)),
+    ):
+        ht.organize_array(x[:2, :8, :8])
+        memory = peak_megabytes(lambda x=x: ht.organize_array(x))
+        ours = seconds(lambda x=x: ht.organize_array(x), repeats)
+        print(f"organize {' × '.join(map(str, shape))} {name}, 3 iterations: {ours:.2f} s", end="")
+        print(f", peak {memory:.0f} MB above the start (budget {budget:.0f})")
+        if compare:
+            start = time.perf_counter()
+            plain_iteration(x, ht.organize_array(x, ht.Questionnaire(n_iter=1)).trees)
+            plain = 3 * (time.perf_counter() - start)
+            print(f"  {plain / ours:.1f}x faster than its distances alone in plain numpy and scipy ({plain:.1f} s)")
+
+
+def plain_iteration(x, trees):
+    """The distances of one iteration, from matrix products and pdist."""
+    for axis in range(3):
+        features = np.moveaxis(x, axis, 0)
+        for position, tree in enumerate(tree for i, tree in enumerate(trees) if i != axis):
+            averages = np.concatenate([np.equal.outer(np.arange(k.max() + 1), k) for k in tree.labels])
+            folders = averages[tree.distinct.node].astype(np.float32)
+            folders *= (folder_weights(tree, 0.0, 1.0, "levels") / tree.distinct.size)[:, None].astype(np.float32)
+            features = np.moveaxis(np.tensordot(folders, features, axes=(1, position + 1)), 0, position + 1)
+        squareform(pdist(features.reshape(len(features), -1), "cityblock"))
+
+
+def growth(sizes):
+    print("n × n × 64, 3 iterations: seconds, and G differences/s if all time went into pairwise L1")
+    for n in sizes:
+        x = np.random.default_rng(2).standard_normal((min(n, 64), n, n), dtype=np.float32)
+        org = ht.organize_array(x)
+        f = [len(tree.distinct) for tree in org.trees]
+        pairs = [m * (m - 1) / 2 for m in x.shape]
+        differences = 3 * (pairs[0] * f[1] * f[2] + pairs[1] * f[0] * f[2] + pairs[2] * f[0] * f[1])
+        t = seconds(lambda x=x: ht.organize_array(x), repeats=1 if n > 512 else 3)
+        print(f"  n = {n:4}: {t:8.3f} s  {differences / t / 1e9:6.1f}")
+
+
+if __name__ == "__main__":
+    main()

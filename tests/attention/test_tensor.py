@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+import torch
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+
+
+def test_heads_are_numbered_in_layers():
+    att = ht.AttentionTensor.from_array(np.zeros((6, 2, 3)), heads_per_layer=3)
+    assert att.heads == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
+    assert str(att.heads[4]) == "L1H1"
+    assert att.queries == ("0", "1")
+    assert att.shape == (6, 2, 3)
+    assert "6 heads in 2 layers × 2 queries × 3 keys, scores" in repr(att)
+
+
+def test_mask_is_broadcast_and_empty_masks_are_none():
+    mask = np.triu(np.ones((3, 3), bool), 1)
+    att = ht.AttentionTensor.from_array(torch.zeros(2, 3, 3), mask=mask, kind="probs")
+    assert tuple(att.mask.shape) == (2, 3, 3)
+    assert "33% missing" in repr(att)
+    assert ht.AttentionTensor.from_array(np.zeros((2, 3, 3)), mask=np.zeros((3, 3), bool)).mask is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"x": np.zeros((2, 3))}, "three axes"),
+        ({"x": np.zeros((2, 0, 3))}, "none of them empty"),
+        ({"heads": [(0, 0)]}, "heads must label the 2 slices"),
+        ({"queries": ["a"]}, "queries must label the 3 slices"),
+        ({"kind": "logits"}, "kind must be one of"),
+        ({"heads_per_layer": 3}, "heads_per_layer must divide the 2 heads"),
+        ({"heads_per_layer": 1, "heads": [(0, 0), (0, 1)]}, "not both"),
+        ({"mask": np.zeros((2, 2), bool)}, "broadcast"),
+    ],
+)
+def test_wrong_labels_are_named(arguments, said):
+    with pytest.raises(HeadtreeError, match=said):
+        ht.AttentionTensor.from_array(**({"x": np.zeros((2, 3, 4))} | arguments))

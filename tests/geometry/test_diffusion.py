@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+import torch
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from headtree.geometry.diffusion import spectrum
+from tests import oracles
+
+
+def random_affinity(n, seed=0, dimensions=3):
+    x = np.random.default_rng(seed).standard_normal((n, dimensions))
+    d = np.linalg.norm(x[:, None] - x[None], axis=-1)
+    return np.exp(-d / np.median(d)), x
+
+
+def _block_diagonal(sizes):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    affinity, _ = random_affinity(len(labels))
+    return np.where(labels[:, None] == labels[None, :], affinity, 0), labels
+
+
+def test_functions_are_eigenvectors_of_the_markov_chain():
+    affinity, _ = random_affinity(30)
+    pairs = spectrum(torch.from_numpy(affinity))
+    r = affinity.sum(axis=1)
+    p = affinity / np.outer(r, r)
+    chain = p / p.sum(axis=1, keepdims=True)
+    psi, values = pairs.functions.numpy(), pairs.eigenvalues.numpy()
+    assert psi.shape == (30, 11)
+    np.testing.assert_allclose(chain @ psi, psi * values, atol=1e-12)
+    assert (np.diff(np.abs(values)) <= 1e-15).all()
+    assert (psi[np.abs(psi).argmax(axis=0), np.arange(11)] > 0).all()
+    expected, _ = oracles.markov_pairs(affinity)
+    np.testing.assert_allclose(values, expected, atol=1e-13)
+
+
+def test_a_disconnected_graph_gives_finite_coordinates_constant_on_its_parts():
+    affinity, labels = _block_diagonal((7, 9, 4))
+    pairs = spectrum(torch.from_numpy(affinity))
+    np.testing.assert_allclose(pairs.eigenvalues[:2], 1, atol=1e-12)
+    for part in range(3):
+        np.testing.assert_allclose(np.ptp(pairs.functions[labels == part, :2].numpy(), axis=0), 0, atol=1e-11)
+    assert torch.isfinite(pairs.functions).all()
+
+
+def test_a_group_of_equal_eigenvalues_is_kept_whole():
+    assert spectrum(torch.eye(40, dtype=torch.float64)).functions.shape == (40, 39)
+    cycle = np.eye(30) + np.roll(np.eye(30), 1, axis=1) + np.roll(np.eye(30), -1, axis=1)
+    # eigenvalues of a cycle come in pairs: an odd number of non-trivial ones may not be cut
+    assert spectrum(torch.from_numpy(cycle), n_pairs=5).functions.shape[1] == 4
+    assert spectrum(torch.from_numpy(cycle), n_pairs=4).functions.shape[1] == 4
+
+
+def test_points_that_cannot_be_told_apart_have_no_coordinates():
+    assert spectrum(torch.ones(60, 60, dtype=torch.float64)).functions.shape == (60, 0)
+    assert spectrum(torch.ones(1, 1, dtype=torch.float64)).functions.shape == (1, 0)
+
+
+def test_a_point_without_any_affinity_is_isolated():
+    affinity, _ = random_affinity(10)
+    affinity[3] = affinity[:, 3] = 0
+    with_self = affinity.copy()
+    with_self[3, 3] = 1
+    a, b = (spectrum(torch.from_numpy(m)) for m in (affinity, with_self))
+    torch.testing.assert_close(a.functions, b.functions)
+
+
+def test_extension_sends_known_points_to_themselves():
+    affinity, _ = random_affinity(25)
+    m = ht.diffusion_map(affinity, n_components=4, time=2)
+    np.testing.assert_allclose(m.extend(affinity), m.coordinates, atol=1e-11)
+    np.testing.assert_array_equal(np.asarray(m), m.coordinates)
+
+
+def test_extension_places_new_points_near_their_neighbours():
+    affinity, x = random_affinity(200, dimensions=2)
+    scale = np.median(np.linalg.norm(x[:, None] - x[None], axis=-1))
+    nearby = x[:20] + 1e-3
+    new = np.exp(-np.linalg.norm(nearby[:, None] - x[None], axis=-1) / scale)
+    m = ht.diffusion_map(affinity)
+    spread = np.ptp(m.coordinates, axis=0).max()
+    assert np.abs(m.extend(new) - m.coordinates[:20]).max() < 0.05 * spread
+
+
+def test_a_map_of_a_line_is_monotone_along_it():
+    t = np.sort(np.random.default_rng(3).random(50))
+    m = ht.diffusion_map(np.exp(-np.abs(t[:, None] - t[None]) / 0.1))
+    first = m.coordinates[:, 0]
+    assert (np.diff(first) > 0).all() or (np.diff(first) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("affinity", "said"),
+    [
+        (np.ones((3, 4)), "square"),
+        (np.zeros((0, 0)), "square"),
+        (np.array([[1.0, -0.5], [-0.5, 1.0]]), "must not be negative"),
+        (np.array([[1.0, 0.5], [0.1, 1.0]]), "symmetric"),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "2 entries that are NaN or infinite"),
+        ("affinity", "real numbers"),
+    ],
+)
+@pytest.mark.parametrize("function", [ht.diffusion_map, ht.flexible_tree, ht.binary_tree])
+def test_what_is_no_affinity_is_refused(function, affinity, said):
+    with pytest.raises(HeadtreeError, match=said):
+        function(affinity)
+
+
+def test_wrong_extensions_are_refused():
+    m = ht.diffusion_map(random_affinity(8)[0])
+    for bad, said in [
+        (np.ones((2, 7)), "one column for each"),
+        (-np.ones((1, 8)), "not negative"),
+        (np.zeros((1, 8)), "no affinity with any"),
+    ]:
+        with pytest.raises(HeadtreeError, match=said):
+            m.extend(bad)
+    with pytest.raises(HeadtreeError, match="n_components"):
+        ht.diffusion_map(np.eye(3), n_components=0)

@@ -1,0 +1,156 @@
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import pdist, squareform
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from headtree.geometry.emd import _FEATURES_AT_A_TIME
+from headtree.geometry.kernels_cpu import add_pairwise_l1
+from headtree.trees.tree import PartitionTree
+from tests import oracles
+from tests.strategies import partition_trees
+
+
+@st.composite
+def arrays_with_trees(draw, masked=False):
+    """An array of 2 to 4 axes, the axis to compare, trees on the others, perhaps a mask."""
+    n_axes = draw(st.integers(2, 4))
+    trees = [draw(partition_trees(1, 7 if n_axes < 4 else 3)) for _ in range(n_axes)]
+    axis = draw(st.integers(0, n_axes - 1))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    shape = tuple(tree.n_leaves for tree in trees)
+    x = rng.standard_normal(shape)
+    missing = rng.random(shape) < draw(st.sampled_from([0.2, 0.7])) if masked else None
+    others = [tree for i, tree in enumerate(trees) if i != axis]
+    return x, axis, others, missing
+
+
+# Sums of at most a few hundred float64 terms of size one, in another order: 1e-12 is ample.
+@settings(max_examples=60, deadline=None)
+@given(arrays_with_trees(), st.floats(-1, 1), st.floats(-1, 2), st.sampled_from(["levels", "distinct"]))
+def test_is_the_literal_sum_over_all_tuples_of_nodes(case, alpha, beta, weights):
+    x, axis, trees, _ = case
+    expected = oracles.tree_emd(x, axis, trees, alpha, beta, distinct=weights == "distinct")
+    np.testing.assert_allclose(
+        ht.tree_emd(x, axis, trees, alpha, beta, weights=weights), expected, rtol=1e-12, atol=1e-12
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays_with_trees(masked=True), st.floats(-1, 1), st.floats(-1, 2))
+def test_missing_entries_are_left_out_and_the_rest_rescaled(case, alpha, beta):
+    x, axis, trees, missing = case
+    if missing.all():
+        return
+    expected = oracles.tree_emd(x, axis, trees, alpha, beta, missing=missing)
+    junk = np.where(missing, np.nan, x)
+    actual = ht.tree_emd(junk, axis, trees, alpha, beta, mask=missing)
+    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
+
+
+def test_equals_exact_transport_on_the_tree_metric():
+    """With alpha = 0 and beta = 1 a node's term is |difference of masses| / n, the flow through the edge above.
+
+    So n/2 times the distance is the cost of transport when every edge has length 1/2: two leaves are as far apart
+    as there are levels on which their folders differ.
+    """
+    rng = np.random.default_rng(0)
+    tree = PartitionTree(np.array([[0] * 8, [0] * 4 + [1] * 4, [0, 0, 1, 1, 2, 2, 2, 3], np.arange(8)]))
+    p = rng.dirichlet(np.ones(8), size=5)
+    cost = np.zeros((8, 8))
+    for level in range(tree.n_levels):
+        cost += tree.labels[level][:, None] != tree.labels[level][None, :]
+    emd = ht.tree_emd(p, 0, [tree], alpha=0.0, beta=1.0) * tree.n_leaves / 2
+    for i in range(5):
+        for j in range(5):
+            assert emd[i, j] == pytest.approx(ot.emd2(p[i], p[j], cost), abs=1e-12)
+
+
+def test_levels_and_distinct_differ_by_the_repeated_folders():
+    tree = PartitionTree([[0, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 2]])
+    x = np.array([[0.0, 0.0, 0.0], [3.0, 3.0, 6.0]])
+    levels, distinct = (ht.tree_emd(x, 0, [tree], weights=w)[0, 1] for w in ("levels", "distinct"))
+    # root 4; {0, 1} 3·2/3 on two levels; {2} 6/3 on three; {0}, {1} 3/3 each
+    assert levels == pytest.approx(4 + 2 * 2 + 3 * 2 + 2)
+    assert distinct == pytest.approx(4 + 2 + 2 + 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 5), (3, 1), (33, 1025), (65, 2100), (130, 7)])
+def test_pairwise_l1_equals_scipy(shape, dtype):
+    x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+    total = np.zeros((shape[0], shape[0]))
+    add_pairwise_l1(x, total)
+    expected = squareform(pdist(x.astype(np.float64), "cityblock")) if shape[0] > 1 else np.zeros((1, 1))
+    # float32: partial sums of 1024 terms in 8 or more lanes
+    np.testing.assert_allclose(total + total.T, expected, rtol=2e-6 if dtype == np.float32 else 1e-13)
+    assert not np.tril(total).any()
+
+
+def test_more_features_than_fit_in_one_run():
+    """Runs of outer folders must carry the unfinished sums over."""
+    x = np.random.default_rng(2).standard_normal((5, 90, 80))
+    trees = [PartitionTree.halving(90), PartitionTree.halving(80)]
+    assert len(trees[0].distinct) * len(trees[1].distinct) > 2 * _FEATURES_AT_A_TIME
+    folders = [[f for level in range(t.n_levels) for f in t.folders(level)] for t in trees]
+    means = [np.stack([x[:, f].mean(axis=1) for f in folders[0]], axis=1)]
+    means = np.stack([means[0][:, :, f].mean(axis=2) for f in folders[1]], axis=2)
+    weights = np.outer(*[[len(f) / t.n_leaves for f in fs] for fs, t in zip(folders, trees, strict=True)])
+    features = (means * weights).reshape(5, -1)
+    np.testing.assert_allclose(ht.tree_emd(x, 0, trees), squareform(pdist(features, "cityblock")), rtol=1e-12)
+
+
+def test_kind_of_array_is_kept():
+    x = np.random.default_rng(3).standard_normal((4, 6))
+    trees = [PartitionTree.halving(6)]
+    reference = ht.tree_emd(x, 0, trees)
+    assert isinstance(reference, np.ndarray)
+    as_tensor = ht.tree_emd(torch.from_numpy(x), 0, trees)
+    assert isinstance(as_tensor, torch.Tensor)
+    assert as_tensor.dtype == torch.float64
+    np.testing.assert_array_equal(as_tensor.numpy(), reference)
+    np.testing.assert_array_equal(ht.tree_emd(np.asfortranarray(x), 0, trees), reference)
+    np.testing.assert_array_equal(ht.tree_emd(x[::-1], 0, trees), reference[::-1, ::-1])
+    np.testing.assert_array_equal(ht.tree_emd(x.T, 1, trees), reference)
+    np.testing.assert_array_equal(ht.tree_emd(x, 0, [PartitionTree.flat(4), *trees]), reference)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    np.testing.assert_array_equal(ht.tree_emd(read_only, -2, trees), reference)
+
+
+@pytest.mark.parametrize("factor", [2.0**100, 2.0**-100, 2.0**-140, 2.0**900, 2.0**-1060])
+def test_scaling_by_a_power_of_two_is_exact(factor):
+    x = np.random.default_rng(4).integers(-8, 8, (5, 7)).astype(np.float64)
+    trees = [PartitionTree.halving(7)]
+    if 2.0**-149 <= factor < 2.0**120:
+        assert (ht.tree_emd((x * factor).astype(np.float32), 0, trees) > 0).any()
+    np.testing.assert_array_equal(ht.tree_emd(x * factor, 0, trees), ht.tree_emd(x, 0, trees) * factor)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trees": []}, "one tree for each axis"),
+        ({"trees": [PartitionTree.flat(4)]}, "has 4 leaves, its axis 3"),
+        ({"trees": ["tree"]}, "PartitionTree objects, got str"),
+        ({"axis": 2}, "axis must be between -2 and 1"),
+        ({"axis": "0"}, "axis must be an integer"),
+        ({"weights": "all"}, "weights must be one of"),
+        ({"alpha": 1e9}, "finite, positive folder weights"),
+        ({"x": np.zeros(4)}, "at least 2 axes"),
+        ({"x": np.array([["a", "b", "c"]])}, "real numbers"),
+        ({"x": np.zeros((2, 3), complex)}, "real numbers"),
+        ({"x": torch.zeros(2, 3, dtype=torch.complex64)}, "dense real array"),
+        ({"mask": np.ones((4, 3), int)}, "mask must be boolean"),
+        ({"mask": np.ones((5, 3), bool)}, "broadcast"),
+        ({"mask": np.ones((4, 3), bool)}, "hides every entry"),
+    ],
+)
+def test_wrong_arguments_are_named(change, said):
+    arguments = {"x": np.eye(4, 3), "axis": 0, "trees": [PartitionTree.flat(3)]} | change
+    with pytest.raises(HeadtreeError, match=said):
+        ht.tree_emd(**arguments)
