@@ -127,19 +127,24 @@ def _against_eq18(
 ) -> dict[str, Float[np.ndarray, " head"]]:
     """What needs the unshifted exp; nan for heads on which it overflows."""
     flat = _is_squashed(softmax)
-    n = len(f)
-    distance, kept = np.full(n, np.nan), np.full(n, np.nan)
-    for i in range(n):
-        try:
-            eq17 = decomposed(f[i], row_tree, col_tree, "exp")
-        except InvalidValueError:
-            continue
-        approximation = eq17.first + eq17.second
-        eq18 = decomposed(f[i], row_tree, col_tree, "eq18")
-        distance[i] = relative_norm(approximation - eq18.first - eq18.second, approximation)
-        apart = ~_is_squashed(approximation)
-        kept[i] = float((flat[i] & apart).sum()) / max(1, int(flat[i].sum()))
-    return {"distance": distance, "squashed": flat.double().mean(dim=(1, 2)).numpy(), "kept": kept}
+    squashed = flat.double().mean(dim=(1, 2)).numpy()
+    try:
+        eq17, eq18 = (decomposed(f, row_tree, col_tree, fn) for fn in ("exp", "eq18"))
+    except InvalidValueError:
+        if len(f) == 1:
+            return {"distance": np.array([np.nan]), "squashed": squashed, "kept": np.array([np.nan])}
+        heads = [
+            _against_eq18(*head, row_tree, col_tree)
+            for head in zip(torch.split(f, 1), torch.split(softmax, 1), strict=True)
+        ]
+        return {name: np.concatenate([head[name] for head in heads]) for name in heads[0]}
+    approximation = eq17.first + eq17.second
+    apart = flat & ~_is_squashed(approximation)
+    return {
+        "distance": relative_norm(approximation - eq18.first - eq18.second, approximation),
+        "squashed": squashed,
+        "kept": (apart.sum(dim=(1, 2)).double() / flat.sum(dim=(1, 2)).clamp(min=1)).numpy(),
+    }
 
 
 def _is_squashed(x: Float[Tensor, "... query key"]) -> Bool[Tensor, "... query key"]:
