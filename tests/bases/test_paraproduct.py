@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headtree as ht
-from headtree.bases.paraproduct import decomposed
+from headtree.bases.paraproduct import Scales, _Nonlinearity, _summed, decomposed
+from headtree.bases.pyramid import Ladder
 from tests.golden import golden
 from tests.strategies import partition_trees
 
@@ -87,6 +88,18 @@ def test_equivariance_under_relabelling(rows, columns, seed):
     q = decomposed(f[np.ix_(r, c)], rows.take(r), columns.take(c), "softmax")
     for name in ("value", "first", "second", "boundary", "residual"):
         np.testing.assert_allclose(getattr(q, name), getattr(p, name)[np.ix_(r, c)], atol=1e-12)
+
+
+def test_folders_and_full_matrices_agree_when_the_derivatives_differ():
+    f = torch.randn(2, 9, 8, dtype=torch.float64)
+    rows, columns = (Ladder(ht.PartitionTree.halving(n), f.device, f.dtype) for n in (9, 8))
+    every = Scales(frozenset(range(4)), frozenset(range(3)))
+    a, b = (
+        _summed(f, rows, columns, _Nonlinearity(torch.exp, torch.sin, torch.cos, is_pointwise), every)
+        for is_pointwise in (True, False)
+    )
+    torch.testing.assert_close(a.first, b.first)
+    torch.testing.assert_close(a.second, b.second)
 
 
 def test_levels_that_repeat_add_nothing():
