@@ -10,7 +10,11 @@ import tests.shapes  # noqa: F401  (found by name below)
 CHECKED = [
     "headtree._checks",
     "headtree.attention",
-    "headtree.bases",
+    "headtree.bases.haar",
+    "headtree.bases.paraproduct",
+    "headtree.bases.pyramid",
+    "headtree.bases.rotations",
+    "headtree.bases.tensor_haar",
     "headtree.geometry.affinity",
     "headtree.geometry.build",
     "headtree.geometry.diffusion",

@@ -1,12 +1,6 @@
-"""Parity with known-good numbers, where the folder that holds them is present.
-
-Set HEADTREE_GOLDEN to its path, or keep it at ../shared/golden beside the repository. Arrays there are X[q, k, h],
-with q called row and k called col.
-"""
+"""Parity of the questionnaire with known-good numbers: there X[q, k, h], q called row and k called col."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +8,9 @@ import pytest
 import headtree as ht
 from headtree.geometry.build import join_clusters
 from headtree.trees.tree import PartitionTree
+from tests.golden import FOLDER, golden_files
 
-FOLDER = Path(os.environ.get("HEADTREE_GOLDEN", Path(__file__).parents[2] / "shared" / "golden"))
 AXES = ("head", "row", "col")
-
-
-def files(pattern):
-    found = sorted(FOLDER.glob(pattern)) if FOLDER.is_dir() else []
-    missing = pytest.param(
-        None, marks=pytest.mark.skip(reason=f"no {pattern} in the golden folder (HEADTREE_GOLDEN)")
-    )
-    return [pytest.param(path, id=path.stem) for path in found] or [missing]
 
 
 def tree(data, name):
@@ -36,7 +22,7 @@ def assert_close(actual, expected):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("path", files("q3d_*.npz"))
+@pytest.mark.parametrize("path", golden_files("q3d_*.npz"))
 def test_questionnaire_of_three_axes(path, dtype):
     data = np.load(path)
     meta = json.loads(str(data["meta"]))
@@ -55,7 +41,7 @@ def test_questionnaire_of_three_axes(path, dtype):
             assert_close(org.affinities[name], data[f"it{last}_aff_{name}"])
 
 
-@pytest.mark.parametrize("path", files("q3d_*.npz"))
+@pytest.mark.parametrize("path", golden_files("q3d_*.npz"))
 def test_tree_emd_of_every_iteration(path):
     data = np.load(path)
     x = data["X"].transpose(2, 0, 1)
@@ -69,7 +55,7 @@ def test_tree_emd_of_every_iteration(path):
             newest[name] = tree(data, f"it{i}_{name}_tree")
 
 
-@pytest.mark.parametrize("path", files("updhead_*.npz"))
+@pytest.mark.parametrize("path", golden_files("updhead_*.npz"))
 def test_heads_from_the_latest_trees(path):
     data = np.load(path)
     x = np.load(FOLDER / json.loads(str(data["meta"]))["source_X"])["X"].transpose(2, 0, 1)
@@ -81,7 +67,7 @@ def test_heads_from_the_latest_trees(path):
         assert_close(org.distances[name], data[f"it2_emd_{name}"])
 
 
-@pytest.mark.parametrize("path", files("q2d_*.npz"))
+@pytest.mark.parametrize("path", golden_files("q2d_*.npz"))
 def test_questionnaire_of_two_axes(path):
     data = np.load(path)
     meta = json.loads(str(data["meta"]))
@@ -97,7 +83,7 @@ def test_questionnaire_of_two_axes(path):
         assert_close(org.distances[name], data[f"q1_it{meta['n_iters'] - 1}_emd_{name}"])
 
 
-@pytest.mark.parametrize("path", files("trace_flextree_*.npz"))
+@pytest.mark.parametrize("path", golden_files("trace_flextree_*.npz"))
 def test_every_join_of_the_flexible_tree(path):
     data = np.load(path)
     assert ht.flexible_tree(data["affinity"]) == tree(data, "tree")
@@ -115,7 +101,7 @@ def test_every_join_of_the_flexible_tree(path):
     assert level > 0
 
 
-@pytest.mark.parametrize("path", files("q3d_*.npz"))
+@pytest.mark.parametrize("path", golden_files("q3d_*.npz"))
 def test_binary_trees_where_nothing_is_drawn(path):
     data = np.load(path)
     for name in AXES:

@@ -12,10 +12,27 @@ from headtree._version import __version__
 
 if TYPE_CHECKING:
     from headtree.attention.tensor import AttentionTensor, HeadId
+    from headtree.bases.haar import HaarBasis
+    from headtree.bases.paraproduct import Paraproduct, paraproduct
+    from headtree.bases.tensor_haar import TensorHaarBasis
     from headtree.errors import HeadtreeError, HeadtreeWarning
     from headtree.geometry.build import binary_tree, flexible_tree
     from headtree.geometry.diffusion import diffusion_map
     from headtree.geometry.emd import tree_emd
+    from headtree.measures.consensus import Consensus, consensus
+    from headtree.measures.entropy import Entropy, head_entropy, network_entropy
+    from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
+    from headtree.measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
+    from headtree.measures.sparsity import (
+        CompressionCurve,
+        Sparsity,
+        compress,
+        compression_curve,
+        denoise,
+        denoising_errors,
+        sparsity,
+    )
+    from headtree.measures.stability import Stability, stability
     from headtree.questionnaire.organization import Organization
     from headtree.questionnaire.organize import organize, organize_array
     from headtree.questionnaire.settings import Questionnaire
@@ -24,35 +41,83 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AttentionTensor": "attention.tensor",
+    "CompressionCurve": "measures.sparsity",
+    "Consensus": "measures.consensus",
+    "Entropy": "measures.entropy",
+    "HaarBasis": "bases.haar",
     "HeadId": "attention.tensor",
     "HeadtreeError": "errors",
     "HeadtreeWarning": "errors",
+    "HolderExponent": "measures.regularity",
     "Organization": "questionnaire.organization",
+    "Paraproduct": "bases.paraproduct",
     "PartitionTree": "trees.tree",
     "Questionnaire": "questionnaire.settings",
+    "Regularity": "measures.regularity",
+    "SoftmaxInvariance": "measures.invariance",
+    "Sparsity": "measures.sparsity",
+    "Stability": "measures.stability",
+    "TensorHaarBasis": "bases.tensor_haar",
     "binary_tree": "geometry.build",
+    "compress": "measures.sparsity",
+    "compression_curve": "measures.sparsity",
+    "consensus": "measures.consensus",
+    "denoise": "measures.sparsity",
+    "denoising_errors": "measures.sparsity",
     "diffusion_map": "geometry.diffusion",
     "flexible_tree": "geometry.build",
+    "head_entropy": "measures.entropy",
+    "holder_exponent": "measures.regularity",
+    "network_entropy": "measures.entropy",
     "organize": "questionnaire.organize",
     "organize_array": "questionnaire.organize",
+    "paraproduct": "bases.paraproduct",
+    "regularity": "measures.regularity",
+    "softmax_invariance": "measures.invariance",
+    "sparsity": "measures.sparsity",
+    "stability": "measures.stability",
     "tree_distance": "trees.compare",
     "tree_emd": "geometry.emd",
 }
 
 __all__ = [
     "AttentionTensor",
+    "CompressionCurve",
+    "Consensus",
+    "Entropy",
+    "HaarBasis",
     "HeadId",
     "HeadtreeError",
     "HeadtreeWarning",
+    "HolderExponent",
     "Organization",
+    "Paraproduct",
     "PartitionTree",
     "Questionnaire",
+    "Regularity",
+    "SoftmaxInvariance",
+    "Sparsity",
+    "Stability",
+    "TensorHaarBasis",
     "__version__",
     "binary_tree",
+    "compress",
+    "compression_curve",
+    "consensus",
+    "denoise",
+    "denoising_errors",
     "diffusion_map",
     "flexible_tree",
+    "head_entropy",
+    "holder_exponent",
+    "network_entropy",
     "organize",
     "organize_array",
+    "paraproduct",
+    "regularity",
+    "softmax_invariance",
+    "sparsity",
+    "stability",
     "tree_distance",
     "tree_emd",
 ]

@@ -23,9 +23,19 @@ class ScaledArray:
     missing: Bool[Tensor, "..."] | None  #: broadcast to the shape of `values`; None if nothing is missing
     exponent: int  #: the array is ``values * 2**exponent``
 
+    def in_units(self, distances: Float[Tensor, "slice slice"]) -> Float[np.ndarray, "slice slice"]:
+        """Distances between slices of `values` in the array's own units; inf beyond the range of float64."""
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(np.ldexp(distances.numpy(), self.exponent))
+
 
 def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
     """`x` as a CPU tensor of float32 or float64; no copy where none is needed, no check of its values."""
+    return real_tensor_on_device(x, name).cpu()
+
+
+def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, " ..."]:
+    """`real_tensor` that leaves `x` on the device where it is."""
     tensor = x.detach() if isinstance(x, Tensor) else _from_numpy(x, name)
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
         raise InvalidTypeError(
@@ -36,7 +46,23 @@ def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
         tensor = tensor.float()  # raised on purpose: sums over folders need the digits
     elif tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.double()
-    return tensor.cpu()
+    return tensor
+
+
+def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
+    """`real_tensor_on_device` of an array without gaps: not empty, nothing masked, every entry finite."""
+    if isinstance(x, np.ma.MaskedArray) and np.ma.getmaskarray(x).any():
+        raise InvalidValueError(
+            f"{name} must be full, got a masked array with {int(np.ma.getmaskarray(x).sum())} missing "
+            "entries; fill them first, for instance with x.filled(x.mean())"
+        )
+    tensor = real_tensor_on_device(x, name)
+    if 0 in tensor.shape:
+        raise InvalidValueError(f"{name} must not be empty, got shape {tuple(tensor.shape)}")
+    low, high = (float(value) for value in torch.aminmax(tensor))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidValueError(_non_finite(tensor, name, masked=False))
+    return tensor
 
 
 def _from_numpy(x: Any, name: str) -> Tensor:
@@ -154,6 +180,15 @@ def positive(value: float, name: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise InvalidValueError(f"{name} must be finite and greater than 0, got {value}")
     return float(value)
+
+
+def at_least_one(value: int, name: str) -> int:
+    """`value` as an integer of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidTypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise InvalidValueError(f"{name} must be at least 1, got {value}")
+    return int(value)
 
 
 def like(result: Tensor, x: Any) -> Any:

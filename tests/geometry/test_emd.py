@@ -131,6 +131,14 @@ def test_scaling_by_a_power_of_two_is_exact(factor):
     np.testing.assert_array_equal(ht.tree_emd(x * factor, 0, trees), ht.tree_emd(x, 0, trees) * factor)
 
 
+def test_the_largest_numbers_have_distances():
+    x = np.array([[1.7e308, 0.0], [1.6e308, 0.0], [-1.7e308, 1.0]])
+    emd = ht.tree_emd(x, 0, [PartitionTree.flat(2)])
+    np.testing.assert_array_equal(emd.diagonal(), 0)
+    assert emd[0, 1] == pytest.approx(1e307)
+    assert emd[0, 2] == np.inf  # out of range, not nan
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

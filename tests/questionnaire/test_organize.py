@@ -317,7 +317,7 @@ def test_a_slice_that_is_wholly_missing_stands_alone():
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     npst.arrays(
         st.sampled_from([np.float16, np.float32, np.float64, np.int16, np.uint8, np.bool_]),

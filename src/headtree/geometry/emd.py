@@ -68,7 +68,7 @@ def tree_emd(
     axis = _checks.axis_index(axis, array.values.ndim)
     others = _other_trees(trees, axis, tuple(array.values.shape))
     distances = emd_matrix(array.values, axis, others, alpha, beta, weights, missing=array.missing)
-    return _checks.like(torch.ldexp(distances, torch.tensor(array.exponent)), x)
+    return _checks.like(torch.from_numpy(array.in_units(distances)), x)
 
 
 def emd_matrix(

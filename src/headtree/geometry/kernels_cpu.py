@@ -20,7 +20,7 @@ ROWS = 16
 
 # numba's fallback threading layer must not be entered from two threads at once; with any layer the
 # kernels use all cores already, so that waiting costs nothing.
-_one_at_a_time = threading.Lock()
+one_at_a_time = threading.Lock()
 
 
 def add_pairwise_l1(features: Float[np.ndarray, "row feature"], total: Float[np.ndarray, "row row"]) -> None:
@@ -28,7 +28,7 @@ def add_pairwise_l1(features: Float[np.ndarray, "row feature"], total: Float[np.
 
     Differences and sums of `BLOCK` features are in the dtype of `features`, their total in float64.
     """
-    with _one_at_a_time:
+    with one_at_a_time:
         _add_pairwise_l1(features, total)
 
 
@@ -124,7 +124,7 @@ def folder_sums(
     unfinished sums on that path from one run to the next. `edges` are the folder of each inner leaf, and all
     (child, parent) pairs of inner folders, every folder as parent before as child.
     """
-    with _one_at_a_time:
+    with one_at_a_time:
         _folder_sums(array, strides, leaf_offsets, steps, edges, scales, stack, out)
 
 

@@ -95,7 +95,7 @@ def organize_array(
     return Organization(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.numpy() for affinity in loop.affinities]),
-        distances=PerAxis(names, [np.ldexp(distance.numpy(), array.exponent) for distance in loop.distances]),
+        distances=PerAxis(names, [array.in_units(distances) for distances in loop.distances]),
         coordinates=PerAxis(names, [points.numpy() for points in loop.coordinates]),
         initial_trees=PerAxis(names, initial),
         history=tuple(history),

@@ -71,10 +71,7 @@ class Questionnaire:
         _checks.positive(self.tree_constant, "tree_constant")
         if _checks.positive(self.balance, "balance") < 1:
             raise InvalidValueError(f"balance must be at least 1, got {self.balance}; 1 halves every folder")
-        if isinstance(self.n_iter, bool) or not isinstance(self.n_iter, int | np.integer):
-            raise InvalidTypeError(f"n_iter must be an integer, got {self.n_iter!r}")
-        if self.n_iter < 1:
-            raise InvalidValueError(f"n_iter must be at least 1, got {self.n_iter}")
+        _checks.at_least_one(self.n_iter, "n_iter")
         for name, choices in (
             ("tree", Tree),
             ("initial", InitialAffinity),

@@ -1,0 +1,147 @@
+"""Averages of a matrix over all products of folders of two trees, and the differences of scales.
+
+Rows are kept level by level; columns have all levels side by side, so that one step from a row level to the
+next serves every column level at once. A folder is one entry whatever its size: the whole pyramid has about
+four times as many entries as the matrix on dyadic trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree.trees.tree import PartitionTree
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The levels of a tree as index tensors on one device.
+
+    Nodes are numbered as in the tree, by level; *lower* nodes are those below the root, as children of their
+    parents.
+    """
+
+    tree: PartitionTree
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def depth(self) -> int:
+        """Number of steps from the root to the leaves."""
+        return self.tree.n_levels - 1
+
+    @cached_property
+    def sizes(self) -> list[Float[Tensor, " _folder"]]:
+        """Leaves of each folder, by level."""
+        return [self._real(np.bincount(labels)) for labels in self.tree.labels]
+
+    @cached_property
+    def parent(self) -> list[Int[Tensor, " _folder"]]:
+        """For each step j: folder of level j that holds each folder of level j + 1."""
+        return [self._index(self._parents(j)) for j in range(self.depth)]
+
+    @cached_property
+    def lower_parent(self) -> Int[Tensor, " lower"]:
+        """Node that is the parent of each node below the root."""
+        return self._index(self.tree.parents[1:])
+
+    @cached_property
+    def slices(self) -> list[slice]:
+        """Nodes of each level."""
+        ends = np.cumsum(self.tree.n_folders)
+        return [slice(int(end - n), int(end)) for end, n in zip(ends, self.tree.n_folders, strict=True)]
+
+    @cached_property
+    def leaf_folder(self) -> list[Int[Tensor, " leaf"]]:
+        """Folder of each leaf, by level."""
+        return [self._index(labels) for labels in self.tree.labels]
+
+    def means(self, values: Float[Tensor, " ..."], dim: int) -> list[Float[Tensor, " ..."]]:
+        """Averages over the folders of every level, from the root to the leaves."""
+        levels = [values]  # folder i of the last level is leaf i
+        shape = [1] * values.ndim
+        shape[dim] = -1
+        for j in range(self.depth - 1, -1, -1):
+            upper = self._sums(levels[-1] * self.sizes[j + 1].reshape(shape), dim, j)
+            levels.append(upper / self.sizes[j].reshape(shape))
+        return levels[::-1]
+
+    def _sums(self, values: Float[Tensor, " ..."], dim: int, j: int) -> Float[Tensor, " ..."]:
+        shape = list(values.shape)
+        shape[dim] = int(self.tree.n_folders[j])
+        return values.new_zeros(shape).index_add_(dim, self.parent[j], values)
+
+    def _parents(self, j: int) -> Int[np.ndarray, " folder"]:
+        parents = np.empty(self.tree.n_folders[j + 1], dtype=np.int64)
+        parents[self.tree.labels[j + 1]] = self.tree.labels[j]
+        return parents
+
+    def _index(self, array: Int[np.ndarray, " ..."]) -> Int[Tensor, " ..."]:
+        return torch.from_numpy(np.array(array, dtype=np.int64)).to(self.device)
+
+    def _real(self, array: np.ndarray) -> Float[Tensor, " ..."]:
+        return torch.from_numpy(array.astype(np.float64)).to(self.device, self.dtype)
+
+    def descended(self, values: Float[Tensor, "batch row lower"]) -> Float[Tensor, "batch row leaf"]:
+        """Sum of `values` over the nodes above each leaf, the root excepted."""
+        total = values.new_zeros(*values.shape[:2], 1)
+        for j in range(self.depth):
+            below = values[:, :, self.slices[j + 1].start - 1 : self.slices[j + 1].stop - 1]
+            total = total.index_select(2, self.parent[j]) + below
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """From row level j to j + 1, for all column levels: the differences of ALGORITHMS section 8 with j fixed.
+
+    Rows are folders of level j + 1 except in `average`. Columns are nodes of the column tree: *upper* ones
+    are not on its last level, *lower* ones not on its first. The lower nodes of level j' + 1 belong to the
+    pair (j, j').
+    """
+
+    j: int
+    average: Float[Tensor, "batch parent upper"]  #: P^j P'^j' f, rows being folders of level j
+    row_difference: Float[Tensor, "batch folder upper"]  #: d = P^(j+1) P'^j' f - P^j P'^j' f
+    column_difference: Float[Tensor, "batch folder lower"]  #: d' = P^j P'^(j'+1) f - P^j P'^j' f
+    difference: Float[Tensor, "batch folder lower"]  #: dd', the difference in both
+
+
+def averages(
+    f: Float[Tensor, "batch row column"], rows: Ladder, columns: Ladder
+) -> list[Float[Tensor, "batch _folder node"]]:
+    """P^j P'^j' f for every row level j, with the nodes of all column levels j' side by side."""
+    return rows.means(torch.cat(columns.means(f, 2), dim=2), 1)
+
+
+def steps(levels: list[Float[Tensor, "batch _folder node"]], rows: Ladder, columns: Ladder) -> Iterator[Step]:
+    """The differences of scales, for one row level after the other."""
+    n_upper = columns.slices[-1].start
+    upper_detail = levels[0][:, :, 1:] - levels[0].index_select(2, columns.lower_parent)
+    for j in range(rows.depth):
+        upper, lower, parent = levels[j][:, :, :n_upper], levels[j + 1], rows.parent[j]
+        detail = lower[:, :, 1:] - lower.index_select(2, columns.lower_parent)
+        column_difference = upper_detail.index_select(1, parent)
+        row_difference = lower[:, :, :n_upper] - upper.index_select(1, parent)
+        yield Step(j, upper, row_difference, column_difference, detail - column_difference)
+        upper_detail = detail
+
+
+def mean_squares(
+    values: Float[Tensor, "batch folder lower"], j: int, rows: Ladder, columns: Ladder
+) -> Float[Tensor, "batch column_scale"]:
+    """Mean square over all entries of something constant on products of folders, by column scale j'."""
+    by_column = torch.einsum("brc,r->bc", values.square(), rows.sizes[j + 1])
+    sums = [
+        by_column[:, part.start - 1 : part.stop - 1] @ size
+        for part, size in zip(columns.slices[1:], columns.sizes[1:], strict=True)
+    ]
+    if not sums:
+        return values.new_zeros(values.shape[0], 0)
+    return torch.stack(sums, dim=1) / (rows.tree.n_leaves * columns.tree.n_leaves)

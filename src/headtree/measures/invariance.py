@@ -1,0 +1,165 @@
+"""Whether softmax leaves a head's organization alone: theorem 2, corollary 1 and figure 2 of [OA]."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headtree import _checks
+from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.bases.paraproduct import decomposed, relative_norm
+from headtree.errors import HeadtreeWarning, InvalidValueError
+from headtree.measures.inputs import check_pair, filled
+from headtree.measures.regularity import holder_exponent
+from headtree.progress import progress
+from headtree.questionnaire.organization import Organization
+from headtree.trees.tree import PartitionTree
+
+#: An entry is squashed when it is nearer to the median of its matrix than this share of the matrix' range.
+_SQUASHED = 0.01
+
+_HEADS_AT_A_TIME = 8
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxInvariance:
+    """A row per head, every column an array: whether the claim holds for this head, which is not presumed.
+
+    Ã is the sum of first-order and second-order terms over all scales, eq. (17); the unshifted exp overflows
+    on large scores, and what is made of it is then nan.
+    """
+
+    heads: tuple[HeadId, ...]
+    distance: Float[np.ndarray, " head"]  #: ‖Ã - eq. (18)‖ / ‖Ã‖ on exp(f), unshifted; the corollary says 0
+    holds: Bool[np.ndarray, " head"]  #: whether the distance is at most the tolerance
+    mean: Float[np.ndarray, " head"]  #: mean of f, which the corollary assumes to be near 0
+    exponent: Float[np.ndarray, " head"]  #: of f on the found trees; <= 0 means no regularity, against the theorem
+    exponent_error: Float[np.ndarray, " head"]
+    exponent_given: Float[np.ndarray, " head"]  #: of f in the given order, halved
+    exponent_softmax: Float[np.ndarray, " head"]  #: of softmax(f)
+    exponent_residual: Float[np.ndarray, " head"]  #: of the residual of softmax; the theorem says twice that of f
+    share_first: Float[np.ndarray, " head"]  #: norms of the terms of softmax(f) over its norm
+    share_second: Float[np.ndarray, " head"]
+    share_boundary: Float[np.ndarray, " head"]
+    share_residual: Float[np.ndarray, " head"]
+    squashed: Float[np.ndarray, " head"]  #: share of entries within 1 % of the range of softmax(f) from its median
+    kept: Float[np.ndarray, " head"]  #: share of those that Ã keeps apart by the same measure (figure 2)
+    tolerance: float
+    n_filled: int
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns of one row per head."""
+        table: dict[str, list[Any]] = {
+            "layer": [head.layer for head in self.heads],
+            "head": [head.head for head in self.heads],
+        }
+        columns = [column.name for column in fields(self) if isinstance(getattr(self, column.name), np.ndarray)]
+        return table | {name: getattr(self, name).tolist() for name in columns}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per head."""
+        table = self.to_dict()
+        return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: float = 0.25) -> SoftmaxInvariance:
+    """Hold every head against theorem 2 and corollary 1 of [OA].
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Of kind "scores": the corollary is about what enters softmax. Missing scores take their row's mean.
+    org : Organization
+        Its query and key trees are used for all heads.
+    tolerance : float
+        Largest distance between eq. (17) and eq. (18) at which the claim is said to hold.
+    """
+    check_pair(att, org)
+    tolerance = _checks.positive(tolerance, "tolerance")
+    if att.kind != "scores":
+        raise InvalidValueError(
+            f"att must hold what enters softmax (kind='scores'), got kind={att.kind!r}; capture it with "
+            "kind='scores'"
+        )
+    full = filled(att)
+    _, row_tree, col_tree = org.trees
+    parts = []
+    with progress("softmax invariance", len(att.heads)) as step:
+        for part in torch.split(full.values, _HEADS_AT_A_TIME):
+            parts.append(_columns(part.double(), row_tree, col_tree))
+            for _ in part:
+                step("")
+    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    _warn_of_overflow(att, table["distance"])
+    holds = table["distance"] <= tolerance
+    return SoftmaxInvariance(att.heads, holds=holds, tolerance=tolerance, n_filled=full.n_filled, **table)
+
+
+def _columns(
+    f: Float[Tensor, "head query key"], row_tree: PartitionTree, col_tree: PartitionTree
+) -> dict[str, Float[np.ndarray, " head"]]:
+    softmax = decomposed(f, row_tree, col_tree, "softmax")
+    given = (PartitionTree.halving(tree.n_leaves) for tree in (row_tree, col_tree))
+    of_f = holder_exponent(f, row_tree, col_tree)
+    return {
+        **_against_eq18(f, softmax.value, row_tree, col_tree),
+        "mean": f.mean(dim=(1, 2)).numpy(),
+        "exponent": of_f.exponent,
+        "exponent_error": of_f.exponent_error,
+        "exponent_given": holder_exponent(f, *given).exponent,
+        "exponent_softmax": holder_exponent(softmax.value, row_tree, col_tree).exponent,
+        "exponent_residual": holder_exponent(softmax.residual, row_tree, col_tree).exponent,
+        **{f"share_{name}": share for name, share in softmax.shares.items()},
+    }
+
+
+def _against_eq18(
+    f: Float[Tensor, "head query key"],
+    softmax: Float[Tensor, "head query key"],
+    row_tree: PartitionTree,
+    col_tree: PartitionTree,
+) -> dict[str, Float[np.ndarray, " head"]]:
+    """What needs the unshifted exp; nan for heads on which it overflows."""
+    flat = _is_squashed(softmax)
+    squashed = flat.double().mean(dim=(1, 2)).numpy()
+    try:
+        eq17, eq18 = (decomposed(f, row_tree, col_tree, fn) for fn in ("exp", "eq18"))
+    except InvalidValueError:
+        if len(f) == 1:
+            return {"distance": np.array([np.nan]), "squashed": squashed, "kept": np.array([np.nan])}
+        heads = [
+            _against_eq18(*head, row_tree, col_tree)
+            for head in zip(torch.split(f, 1), torch.split(softmax, 1), strict=True)
+        ]
+        return {name: np.concatenate([head[name] for head in heads]) for name in heads[0]}
+    approximation = eq17.first + eq17.second
+    apart = flat & ~_is_squashed(approximation)
+    return {
+        "distance": relative_norm(approximation - eq18.first - eq18.second, approximation),
+        "squashed": squashed,
+        "kept": (apart.sum(dim=(1, 2)).double() / flat.sum(dim=(1, 2)).clamp(min=1)).numpy(),
+    }
+
+
+def _is_squashed(x: Float[Tensor, "... query key"]) -> Bool[Tensor, "... query key"]:
+    values = x.numpy()
+    middle = np.median(values, axis=(-2, -1), keepdims=True)
+    extent = np.ptp(values, axis=(-2, -1), keepdims=True)
+    return torch.from_numpy(np.abs(values - middle) <= _SQUASHED * extent)
+
+
+def _warn_of_overflow(att: AttentionTensor, distance: Float[np.ndarray, " head"]) -> None:
+    lost = [str(head) for head, value in zip(att.heads, distance, strict=True) if np.isnan(value)]
+    if lost:
+        warnings.warn(
+            f"exp overflows on {len(lost)} heads, the first is {lost[0]}: their distance between eq. (17) "
+            "and eq. (18) is nan, since the corollary is about the unshifted exp",
+            HeadtreeWarning,
+            stacklevel=3,
+        )

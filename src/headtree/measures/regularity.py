@@ -1,0 +1,157 @@
+"""How regular a matrix is on its trees: the mixed Hölder exponent of [OA] definition 2, measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree import _checks
+from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.bases.paraproduct import check_trees
+from headtree.bases.pyramid import Ladder, averages, mean_squares, steps
+from headtree.errors import InvalidValueError
+from headtree.measures.inputs import check_pair, filled, orders
+from headtree.questionnaire.organization import Organization
+from headtree.trees.tree import PartitionTree
+
+#: Pairs of scales with j + j' below this are left out: a few large folders say little about a slope.
+_COARSEST = 2
+
+#: Differences under this many units of rounding of the largest entry are zero.
+_ROUNDING = 64
+
+_ENTRIES_AT_A_TIME = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class HolderExponent:
+    """Decay of mixed differences with scale: ``rms(dd') ≈ constant · 2^(-exponent · (j + j'))``, per matrix.
+
+    An exponent of 0 or less means no regularity. A matrix without any mixed difference is as regular as can
+    be: exponent inf, constant 0. With fewer than two different scales left the exponent is nan, with fewer
+    than three pairs its errors are.
+    """
+
+    exponent: Float[np.ndarray, " ..."]
+    constant: Float[np.ndarray, " ..."]  #: 2 to the intercept of the fit
+    exponent_error: Float[np.ndarray, " ..."]  #: standard error of the exponent
+    log2_constant_error: Float[np.ndarray, " ..."]  #: standard error of the intercept, log2 of the constant
+    n_pairs: Int[np.ndarray, " ..."]  #: pairs of scales that the fit saw
+    rms: Float[np.ndarray, "... row_scale column_scale"]  #: root mean square of dd' at each pair of scales
+
+    @property
+    def is_regular(self) -> np.ndarray:
+        """Whether the exponent is positive."""
+        return np.asarray(self.exponent > 0)
+
+    def __str__(self) -> str:
+        if np.ndim(self.exponent):
+            n = int(np.sum(self.is_regular))
+            median = np.nanmedian(self.exponent)
+            return f"{n} of {np.size(self.exponent)} matrices are regular, median exponent {median:.2f}"
+        fit = f"exponent {float(self.exponent):.2f} ± {float(self.exponent_error):.2f}"
+        return fit if bool(self.is_regular) else f"no regularity ({fit})"
+
+
+def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) -> HolderExponent:
+    """Mixed Hölder exponent and constant of f on two trees.
+
+    Minus the slope, and the intercept, of log2 of the root mean square of dd' f at scales j, j' on j + j', by
+    least squares over j + j' >= 2; dd' is the difference between levels in rows and columns, as in
+    `paraproduct`.
+
+    Parameters
+    ----------
+    f : array or tensor (..., row, column)
+        Leading axes are batch axes.
+    row_tree, col_tree : PartitionTree
+        Any trees; j and j' are levels. Found trees read rough fields low, and organized noise below 0.
+    """
+    tensor = _checks.full_tensor(f, "f")
+    if tensor.ndim < 2:
+        raise InvalidValueError(f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}")
+    check_trees(tensor, row_tree, col_tree)
+    matrices = tensor.reshape(-1, *tensor.shape[-2:])
+    n_at_a_time = max(1, _ENTRIES_AT_A_TIME // (row_tree.n_leaves * col_tree.n_nodes))
+    rms = torch.cat([_rms(part, row_tree, col_tree) for part in torch.split(matrices, n_at_a_time)]).cpu().numpy()
+    largest = matrices.abs().amax(dim=(1, 2)).double().cpu().numpy()
+    rms[rms <= _ROUNDING * torch.finfo(tensor.dtype).eps * largest[:, None, None]] = 0
+    fits = [_fit(table) for table in rms]
+    batch = tuple(tensor.shape[:-2])
+    table = rms.reshape(*batch, *rms.shape[1:])
+    exponent, constant, error, constant_error, n_pairs = (
+        np.array(column).reshape(batch) for column in zip(*fits, strict=True)
+    )
+    return HolderExponent(exponent, constant, error, constant_error, n_pairs, table)
+
+
+def _rms(
+    f: Float[Tensor, "batch row column"], row_tree: PartitionTree, col_tree: PartitionTree
+) -> Float[Tensor, "batch row_scale column_scale"]:
+    rows, columns = (Ladder(tree, f.device, f.dtype) for tree in (row_tree, col_tree))
+    squares = [
+        mean_squares(step.difference, step.j, rows, columns)
+        for step in steps(averages(f, rows, columns), rows, columns)
+    ]
+    if not squares:
+        return f.new_zeros(f.shape[0], 0, columns.depth).double()
+    return torch.stack(squares, dim=1).double().sqrt()
+
+
+def _fit(rms: Float[np.ndarray, "row_scale column_scale"]) -> tuple[float, float, float, float, int]:
+    """Exponent, constant, their standard errors, and the number of pairs of one matrix."""
+    scale = np.add.outer(np.arange(rms.shape[0]), np.arange(rms.shape[1]))
+    if not rms.any():
+        return np.inf, 0.0, 0.0, 0.0, 0
+    seen = (scale >= _COARSEST) & (rms > 0)
+    s, y = scale[seen].astype(np.float64), np.log2(rms[seen])
+    n = len(s)
+    spread = float(((s - s.mean()) ** 2).sum()) if n else 0.0
+    if spread == 0:
+        return np.nan, np.nan, np.nan, np.nan, n
+    slope = float(((s - s.mean()) * y).sum()) / spread
+    intercept = float(y.mean() - slope * s.mean())
+    variance = float(((y - intercept - slope * s) ** 2).sum()) / (n - 2) if n > 2 else np.nan
+    error = np.sqrt(variance / spread)
+    return -slope, 2.0**intercept, error, np.sqrt(variance * (1 / n + s.mean() ** 2 / spread)), n
+
+
+@dataclass(frozen=True, eq=False)
+class Regularity:
+    """The Hölder exponents of every head on the found trees, and on others to compare them with.
+
+    `orders` are those of `sparsity`: organized, given, random, shuffled. Exponents count levels, and a found
+    tree has fewer of them than halving has: beside the given order, compare with the shuffled one, which has
+    the same levels.
+    """
+
+    heads: tuple[HeadId, ...]
+    by_order: dict[str, HolderExponent]
+    n_filled: int
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns of one row per head."""
+        table: dict[str, list[Any]] = {
+            "layer": [head.layer for head in self.heads],
+            "head": [head.head for head in self.heads],
+        }
+        for order, fit in self.by_order.items():
+            table[f"exponent_{order}"] = fit.exponent.tolist()
+            table[f"error_{order}"] = fit.exponent_error.tolist()
+            table[f"constant_{order}"] = fit.constant.tolist()
+        return table
+
+
+def regularity(att: AttentionTensor, org: Organization, *, rng: int | np.random.Generator = 0) -> Regularity:
+    """Measure [OA]'s claim that organizing makes a head regular: exponents before, after, and by chance."""
+    check_pair(att, org)
+    full = filled(att)
+    by_order = {
+        name: holder_exponent(full.values, *trees) for name, trees in orders(list(org.trees)[1:], rng).items()
+    }
+    return Regularity(att.heads, by_order, full.n_filled)

@@ -1,0 +1,229 @@
+"""Signal processing on the trees: how few Haar coefficients hold an array, and what thresholds leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree import _checks
+from headtree.attention.tensor import AttentionTensor
+from headtree.bases.tensor_haar import TensorHaarBasis
+from headtree.errors import InvalidValueError
+from headtree.measures.inputs import check_pair, filled, orders
+from headtree.questionnaire.organization import Organization
+from headtree.trees.tree import PartitionTree
+
+Keep = Literal["largest", "coarsest"]
+Mode = Literal["hard", "soft"]
+
+_POINTS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class CompressionCurve:
+    """Relative error of an array rebuilt from some of its Haar coefficients."""
+
+    counts: Int[np.ndarray, " point"]  #: numbers of coefficients kept
+    largest: Float[np.ndarray, " point"]  #: relative error when the largest are kept
+    coarsest: Float[np.ndarray, " point"]  #: relative error when those of largest support are kept
+    n_for_90: int  #: fewest coefficients with 90 % of the energy
+    n_for_99: int  #: fewest coefficients with 99 % of the energy
+    n_coefficients: int
+
+
+def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None) -> CompressionCurve:
+    """Error against the number of coefficients kept, largest first and coarsest first.
+
+    Parameters
+    ----------
+    x : array or tensor
+        One axis for each tree.
+    trees : sequence of PartitionTree
+        One for each axis.
+    counts : integers, optional
+        By default 64 numbers from 1 to all, evenly spaced in logarithm.
+    """
+    basis, coefficients = _coefficients(x, trees)
+    energy = coefficients.double().square().ravel()
+    n = len(energy)
+    chosen = _counts(counts, n)
+    total = float(energy.sum())
+    by_size = torch.cumsum(torch.sort(energy, descending=True).values, dim=0).numpy()
+    by_support = torch.cumsum(energy[_coarsest_first(basis)], dim=0).numpy()
+    return CompressionCurve(
+        counts=chosen,
+        largest=_relative_errors(by_size, chosen, total),
+        coarsest=_relative_errors(by_support, chosen, total),
+        n_for_90=_n_for(by_size, 0.90, total),
+        n_for_99=_n_for(by_size, 0.99, total),
+        n_coefficients=n,
+    )
+
+
+def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "largest") -> Any:
+    """`x` rebuilt from n of its Haar coefficients: the largest in modulus, or those of largest support.
+
+    Among equals the first in index order is kept. No other choice of n coefficients is nearer to `x` than the
+    largest.
+    """
+    basis, coefficients = _coefficients(x, trees)
+    n = _checks.at_least_one(n, "n")
+    if n > len(basis):
+        raise InvalidValueError(f"n must be at most the number of coefficients, {len(basis)}, got {n}")
+    if keep not in get_args(Keep):
+        raise InvalidValueError(f"keep must be one of {get_args(Keep)}, got {keep!r}")
+    flat = coefficients.ravel()
+    if keep == "largest":
+        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:n]
+    else:
+        kept = torch.from_numpy(np.ravel_multi_index(tuple(basis.top(n).T), basis.shape))
+    chosen = torch.zeros_like(flat)
+    chosen[kept] = flat[kept]
+    return _checks.like(basis.synthesize(chosen.reshape(coefficients.shape)), x)
+
+
+def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = None, mode: Mode = "hard") -> Any:
+    """Threshold the Haar coefficients of `x`, the constant's excepted.
+
+    Parameters
+    ----------
+    threshold : float, optional
+        By default the universal threshold σ·√(2 log N), σ being the median modulus of the functions of
+        smallest support over 0.6745, which is the standard deviation where those carry nothing but Gaussian
+        noise.
+    mode : {"hard", "soft"}
+        Coefficients up to the threshold become 0; soft also moves the others towards 0 by it.
+    """
+    basis, coefficients = _coefficients(x, trees)
+    if mode not in get_args(Mode):
+        raise InvalidValueError(f"mode must be one of {get_args(Mode)}, got {mode!r}")
+    if threshold is None:
+        limit = _universal_threshold(basis, coefficients)
+    else:
+        limit = _checks.positive(threshold, "threshold")
+    moduli = coefficients.abs()
+    if mode == "hard":
+        kept = torch.where(moduli > limit, coefficients, 0.0)
+    else:
+        kept = coefficients.sign() * (moduli - limit).clamp(min=0)
+    constant = (0,) * kept.ndim
+    kept[constant] = coefficients[constant]
+    return _checks.like(basis.synthesize(kept.to(coefficients.dtype)), x)
+
+
+@dataclass(frozen=True, eq=False)
+class Sparsity:
+    """Compression curves of one tensor in several orders; [OA] claims that the organized one is best.
+
+    ``"organized"`` are the found trees, ``"given"`` halves the axes as they are, ``"random"`` halves them in
+    a random order, ``"shuffled"`` has the found trees with permuted leaves.
+    """
+
+    by_order: dict[str, CompressionCurve]
+    n_filled: int
+
+    @property
+    def gain(self) -> float:
+        """Coefficients for 99 % of the energy in the given order, over those in the organized one."""
+        return self.by_order["given"].n_for_99 / self.by_order["organized"].n_for_99
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns of one row per order."""
+        return {
+            "order": list(self.by_order),
+            "n_for_90": [curve.n_for_90 for curve in self.by_order.values()],
+            "n_for_99": [curve.n_for_99 for curve in self.by_order.values()],
+            "n_coefficients": [curve.n_coefficients for curve in self.by_order.values()],
+        }
+
+
+def sparsity(
+    att: AttentionTensor, org: Organization, *, counts: Any = None, rng: int | np.random.Generator = 0
+) -> Sparsity:
+    """Measure [OA]'s claim of sparsity: compression curves of the tensor in four orders side by side."""
+    check_pair(att, org)
+    full = filled(att)
+    curves = {
+        name: compression_curve(full.values, trees, counts) for name, trees in orders(list(org.trees), rng).items()
+    }
+    return Sparsity(curves, full.n_filled)
+
+
+def denoising_errors(
+    att: AttentionTensor,
+    org: Organization,
+    noise: float,
+    *,
+    mode: Mode = "hard",
+    rng: int | np.random.Generator = 0,
+) -> dict[str, float]:
+    """Relative error that `denoise` leaves in each order of `sparsity` when Gaussian noise is added first.
+
+    ``"noisy"`` is the error before denoising.
+    """
+    check_pair(att, org)
+    noise = _checks.positive(noise, "noise")
+    generator = np.random.default_rng(rng)
+    values = filled(att).values
+    noisy = values + noise * torch.from_numpy(generator.standard_normal(tuple(values.shape))).to(values.dtype)
+    norm = float(torch.linalg.vector_norm(values)) or 1.0
+    errors = {"noisy": float(torch.linalg.vector_norm(noisy - values)) / norm}
+    for name, trees in orders(list(org.trees), generator).items():
+        cleaned = denoise(noisy, trees, mode=mode)
+        errors[name] = float(torch.linalg.vector_norm(cleaned - values)) / norm
+    return errors
+
+
+def _coefficients(x: Any, trees: Sequence[PartitionTree]) -> tuple[TensorHaarBasis, Float[Tensor, " ..."]]:
+    basis = TensorHaarBasis(tuple(trees))
+    tensor = _checks.real_tensor(_checks.full_tensor(x, "x"), "x")
+    if tensor.ndim != len(basis.axes):
+        raise InvalidValueError(
+            f"x must have one axis for each of the {len(basis.axes)} trees, got shape {tuple(tensor.shape)}"
+        )
+    return basis, basis.analyze(tensor)
+
+
+def _coarsest_first(basis: TensorHaarBasis) -> Int[Tensor, " coefficient"]:
+    """All functions in the order of `TensorHaarBasis.top`, as many as the array at hand has entries."""
+    product = torch.ones(1, dtype=torch.int64)
+    for support in basis.supports:
+        product = torch.outer(product, torch.from_numpy(support.copy())).ravel()
+    return torch.sort(product, descending=True, stable=True).indices
+
+
+def _universal_threshold(basis: TensorHaarBasis, coefficients: Float[Tensor, " ..."]) -> float:
+    smallest = tuple(torch.from_numpy(np.flatnonzero(s == s.min())) for s in basis.supports)
+    finest = coefficients[torch.meshgrid(*smallest, indexing="ij")].abs().numpy()
+    sigma = float(np.median(finest)) / 0.6745
+    return sigma * float(np.sqrt(2 * np.log(max(2, coefficients.numel()))))
+
+
+def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
+    if counts is None:
+        return np.unique(np.round(np.geomspace(1, n, _POINTS)).astype(np.int64))
+    chosen = np.atleast_1d(np.asarray(counts))
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or (chosen < 1).any() or (chosen > n).any():
+        raise InvalidValueError(
+            f"counts must be integers from 1 to the number of coefficients, {n}, got {counts!r}"
+        )
+    return chosen.astype(np.int64)
+
+
+def _relative_errors(
+    energy_kept: Float[np.ndarray, " coefficient"], counts: Int[np.ndarray, " point"], total: float
+) -> Float[np.ndarray, " point"]:
+    if total == 0:
+        return np.zeros(len(counts))
+    return np.asarray(np.sqrt(np.clip(1 - energy_kept[counts - 1] / total, 0, None)))
+
+
+def _n_for(energy_kept: Float[np.ndarray, " coefficient"], share: float, total: float) -> int:
+    """Fewest coefficients with this share; the last sum is the total, whatever its rounding."""
+    return int(np.searchsorted(energy_kept, share * min(total, float(energy_kept[-1])))) + 1 if total > 0 else 0

@@ -1,0 +1,163 @@
+"""Whether the same heads stand out on every input: table 1 of [OA], and how far rankings agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import rankdata
+
+from headtree import _checks
+from headtree.attention.tensor import HeadId
+from headtree.errors import InvalidValueError
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """How often each head is among the largest and the smallest, and how alike two inputs rank the heads."""
+
+    heads: tuple[HeadId, ...]
+    n_inputs: int
+    n_selected: int  #: heads that count as top, and as bottom, on each input
+    top_counts: Int[np.ndarray, " head"]  #: inputs on which a head is among the largest
+    bottom_counts: Int[np.ndarray, " head"]  #: inputs on which a head is among the smallest
+    correlations: Float[np.ndarray, "input input"]  #: Spearman's rank correlation of every two inputs
+    mean_correlation: float  #: over all pairs of different inputs
+    interval: tuple[float, float]  #: bootstrap interval of the mean over inputs; nan for fewer than three
+    confidence: float
+
+    def table(self, n: int = 3) -> list[dict[str, Any]]:
+        """Table 1 of [OA]: the n heads that recur most at the top and at the bottom, with their counts.
+
+        Heads that recur equally often stand in head order.
+        """
+        rows = []
+        places = zip(_most_frequent(self.top_counts, n), _most_frequent(self.bottom_counts, n), strict=True)
+        for rank, (top, bottom) in enumerate(places, start=1):
+            rows.append(
+                {
+                    "rank": rank,
+                    "top": self.heads[top],
+                    "top_count": int(self.top_counts[top]),
+                    "bottom": self.heads[bottom],
+                    "bottom_count": int(self.bottom_counts[bottom]),
+                }
+            )
+        return rows
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Columns of one row per head."""
+        return {
+            "layer": [head.layer for head in self.heads],
+            "head": [head.head for head in self.heads],
+            "top_count": self.top_counts.tolist(),
+            "bottom_count": self.bottom_counts.tolist(),
+        }
+
+
+def stability(
+    entropies: Any,
+    *,
+    heads: Sequence[tuple[int, int]] | None = None,
+    share: float = 0.1,
+    confidence: float = 0.95,
+    n_bootstrap: int = 1000,
+    rng: int | np.random.Generator = 0,
+) -> Stability:
+    """Compare the entropies of the same heads on several inputs.
+
+    Parameters
+    ----------
+    entropies : array (input, head), or sequence of `Entropy`
+        Anything that ranks heads will do.
+    heads : sequence of (layer, head), optional
+        Taken from the entropies if these know, else numbered in one layer.
+    share : float
+        Share of heads that count as top and as bottom, at least one head each.
+    confidence : float
+        Of the interval, from resampling the inputs `n_bootstrap` times; an input drawn twice is not compared
+        with itself.
+    """
+    table = _table(entropies)
+    n_inputs, n_heads = table.shape
+    if not 0 < share <= 0.5:
+        raise InvalidValueError(f"share must be greater than 0 and at most 0.5, got {share}")
+    if not 0 < confidence < 1:
+        raise InvalidValueError(f"confidence must be between 0 and 1, got {confidence}")
+    n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
+    n_selected = max(1, int(share * n_heads + 1e-9))
+    rising = np.argsort(table, axis=1, kind="stable")
+    falling = np.argsort(-table, axis=1, kind="stable")
+    correlations = _rank_correlations(table)
+    return Stability(
+        heads=_heads(heads, entropies, n_heads),
+        n_inputs=n_inputs,
+        n_selected=n_selected,
+        top_counts=np.bincount(falling[:, :n_selected].ravel(), minlength=n_heads),
+        bottom_counts=np.bincount(rising[:, :n_selected].ravel(), minlength=n_heads),
+        correlations=correlations,
+        mean_correlation=_mean_over_pairs(correlations, np.arange(n_inputs)),
+        interval=_interval(correlations, confidence, n_bootstrap, np.random.default_rng(rng)),
+        confidence=confidence,
+    )
+
+
+def _table(entropies: Any) -> Float[np.ndarray, "input head"]:
+    try:
+        table = np.array([np.asarray(row, dtype=np.float64) for row in entropies])
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f"entropies must be rows of the same number of heads: {error}") from error
+    if table.ndim != 2 or table.shape[0] < 2 or table.shape[1] < 2:
+        raise InvalidValueError(
+            f"entropies must have shape (inputs, heads) with at least two of each, got {table.shape}; "
+            "stability compares inputs"
+        )
+    if not np.isfinite(table).all():
+        raise InvalidValueError("entropies must be finite; leave out inputs that have none")
+    return table
+
+
+def _heads(heads: Sequence[tuple[int, int]] | None, entropies: Any, n_heads: int) -> tuple[HeadId, ...]:
+    if heads is None:
+        heads = getattr(entropies[0], "heads", None) or [(0, i) for i in range(n_heads)]
+    if len(heads) != n_heads:
+        raise InvalidValueError(f"heads must label the {n_heads} heads, got {len(heads)}")
+    return tuple(HeadId(*head) for head in heads)
+
+
+def _rank_correlations(table: Float[np.ndarray, "input head"]) -> Float[np.ndarray, "input input"]:
+    """Spearman's correlation, tied heads sharing their mean rank; nan with an input that ranks nothing."""
+    ranks = rankdata(table, axis=1)
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(ranks, axis=1)
+    scale = np.outer(norms, norms)
+    return np.asarray(np.divide(ranks @ ranks.T, scale, out=np.full_like(scale, np.nan), where=scale > 0))
+
+
+def _mean_over_pairs(correlations: Float[np.ndarray, "input input"], inputs: Int[np.ndarray, " draw"]) -> float:
+    different = inputs[:, None] != inputs[None, :]
+    values = correlations[np.ix_(inputs, inputs)][different]
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _interval(
+    correlations: Float[np.ndarray, "input input"],
+    confidence: float,
+    n_bootstrap: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    n = len(correlations)
+    if n < 3 or np.isnan(correlations).any():
+        return float("nan"), float("nan")
+    draws = rng.integers(n, size=(n_bootstrap, n))
+    means = np.array([_mean_over_pairs(correlations, draw) for draw in draws])
+    tail = (1 - confidence) / 2
+    low, high = np.nanquantile(means, [tail, 1 - tail])  # a draw of one input only has no pairs
+    return float(low), float(high)
+
+
+def _most_frequent(counts: Int[np.ndarray, " head"], n: int) -> Int[np.ndarray, " rank"]:
+    return np.argsort(-counts, kind="stable")[:n]
