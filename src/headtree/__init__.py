@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from headtree._version import __version__
 
 if TYPE_CHECKING:
+    from headtree.attention.anatomy import register_attention, unregister_attention
+    from headtree.attention.capture import capture
+    from headtree.attention.files import load_tensor
     from headtree.attention.tensor import AttentionTensor, HeadId
     from headtree.errors import HeadtreeError, HeadtreeWarning
     from headtree.geometry.build import binary_tree, flexible_tree
@@ -31,12 +34,16 @@ _HOME = {
     "PartitionTree": "trees.tree",
     "Questionnaire": "questionnaire.settings",
     "binary_tree": "geometry.build",
+    "capture": "attention.capture",
     "diffusion_map": "geometry.diffusion",
     "flexible_tree": "geometry.build",
+    "load_tensor": "attention.files",
     "organize": "questionnaire.organize",
     "organize_array": "questionnaire.organize",
+    "register_attention": "attention.anatomy",
     "tree_distance": "trees.compare",
     "tree_emd": "geometry.emd",
+    "unregister_attention": "attention.anatomy",
 }
 
 __all__ = [
@@ -49,12 +56,16 @@ __all__ = [
     "Questionnaire",
     "__version__",
     "binary_tree",
+    "capture",
     "diffusion_map",
     "flexible_tree",
+    "load_tensor",
     "organize",
     "organize_array",
+    "register_attention",
     "tree_distance",
     "tree_emd",
+    "unregister_attention",
 ]
 
 

@@ -2,8 +2,8 @@
 
 Models are not listed here by name. What transformers' attention registry, `torch.nn.MultiheadAttention`,
 `scaled_dot_product_attention` or a plain softmax inside an attention module do is found by watching a model run
-(`headtree.attention.recorder`); this module says what the modules found that way mean, and holds what cannot be found:
-modules that a user registered, and names that carry meaning.
+(`headtree.attention.recorder`); this module says what the modules found that way mean, and holds what cannot be
+found: modules that a user registered, and names that carry meaning.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def parts_of(sites: Sequence[AttentionSite]) -> dict[str, list[int]]:
     for i, (site, tower) in enumerate(zip(sites, towers, strict=True)):
         parts.setdefault("cross" if site.is_cross else tower, []).append(i)
     if set(parts) == {"", "cross"}:
-        parts = {("decoder" if not name else name): places for name, places in parts.items()}
+        parts = {name or "decoder": places for name, places in parts.items()}
     return parts
 
 
@@ -183,9 +183,10 @@ def context_length(model: nn.Module) -> int | None:
         return None
     # RoBERTa and its kin number positions after the padding index, and have that many fewer places
     for name, module in model.named_modules():
-        is_table = name.endswith("position_embeddings") and isinstance(module, nn.Embedding)
-        if is_table and module.padding_idx is not None and module.num_embeddings == length:
-            return length - module.padding_idx - 1
+        is_table = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+        padding = getattr(module, "padding_idx", None)
+        if is_table and isinstance(padding, int) and module.num_embeddings == length:
+            return length - padding - 1
     return length
 
 
@@ -243,8 +244,8 @@ def decoder_start(model: nn.Module) -> int:
 def eager_function(module: nn.Module) -> Callable[..., Any] | None:
     """The attention function a transformers module falls back on when its implementation is "eager".
 
-    The registry is asked as ``get_interface(implementation, eager_attention_forward)``; the function is found by that
-    name in the code of the module's class. None if it names several or none.
+    The registry is asked as ``get_interface(implementation, eager_attention_forward)``; the function is found
+    by that name in the code of the module's class. None if it names several or none.
     """
     for base in type(module).__mro__:
         found = {}

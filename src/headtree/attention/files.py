@@ -33,7 +33,8 @@ def load_tensor(
         A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder AttentionTensor.save wrote.
     axes : str
         What the axes of the array in the file are, in order: h for heads, q for queries, k for keys, l for layers
-        (then l and h together give the heads). Axes of length one may be called 1: ``"qkh"``, ``"lhqk"``, ``"1hqk"``.
+        (then l and h together give the heads). Axes of length one may be called 1: ``"qkh"``, ``"lhqk"``,
+        ``"1hqk"``.
     name : str, optional
         Which array, where the file holds several.
     kind : {"scores", "probs"}
@@ -58,16 +59,14 @@ def load_tensor(
         found = reader(source)
     except Exception as error:  # each format has its own errors for a damaged file
         raise InvalidValueError(
-            f"{source} cannot be read as {source.suffix}: {type(error).__name__}: {error}; files with pickled objects "
-            "are refused on purpose, a damaged file must be written again"
+            f"{source} cannot be read as {source.suffix}: {type(error).__name__}: {error}; files with pickled "
+            "objects are refused on purpose, a damaged file must be written again"
         ) from error
     array = _chosen(found, name, source)
     values, n_per_layer = _ordered(array, axes, source)
     if n_per_layer is not None and heads_per_layer is not None:
         raise InvalidTypeError("heads_per_layer must not be given where axes has a layer axis 'l'")
-    return AttentionTensor.from_array(
-        values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask
-    )
+    return AttentionTensor.from_array(values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask)
 
 
 def _read_npy(path: Path) -> Mapping[str, Any]:
@@ -133,9 +132,13 @@ def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:
         raise InvalidValueError(f"axes must name h, q and k once each, and may name l and 1, got {axes!r}")
     shape = tuple(array.shape)
     if len(axes) != len(shape):
-        raise InvalidValueError(f"axes must name every axis of the array, got {axes!r} for shape {shape} in {source}")
+        raise InvalidValueError(
+            f"axes must name every axis of the array, got {axes!r} for shape {shape} in {source}"
+        )
     if any(letter == "1" and n != 1 for letter, n in zip(axes, shape, strict=True)):
-        raise InvalidValueError(f"an axis called 1 must have length one, got {axes!r} for shape {shape} in {source}")
+        raise InvalidValueError(
+            f"an axis called 1 must have length one, got {axes!r} for shape {shape} in {source}"
+        )
     values = array if isinstance(array, torch.Tensor) else np.asarray(array)
     values = values.reshape([n for letter, n in zip(axes, shape, strict=True) if letter != "1"])
     order = [letters.index(letter) for letter in ("lhqk" if "l" in letters else _AXES)]

@@ -55,7 +55,13 @@ class ModelInput:
 
     def first_tokens(self, n: int) -> ModelInput | None:
         """The same input cut to its first tokens, for a quick look at the model; None if it is not text."""
-        if self.args or set(self.kwargs) - {"input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "use_cache"}:
+        if self.args or set(self.kwargs) - {
+            "input_ids",
+            "attention_mask",
+            "token_type_ids",
+            "decoder_input_ids",
+            "use_cache",
+        }:
             return None
         cut = {name: value[:, :n] if isinstance(value, Tensor) else value for name, value in self.kwargs.items()}
         return ModelInput((), cut)
@@ -101,8 +107,8 @@ def text_inputs(
         for j, ids in enumerate(pieces):
             if limit is not None and len(ids) > limit:
                 raise InvalidValueError(
-                    f"texts[{i}] has {len(ids)} tokens, the model's context {limit}; shorten it, or cut it into inputs "
-                    f"with tokens={limit} or less"
+                    f"texts[{i}] has {len(ids)} tokens, the model's context {limit}; shorten it, or cut it "
+                    f"into inputs with tokens={limit} or less"
                 )
             inputs.append(_text_input(model, tokenizer, ids, target, {"text": i, "piece": j}))
     return inputs
@@ -121,7 +127,9 @@ def _strings(texts: Any, name: str) -> list[str]:
 
 
 def _name_of(value: Any) -> str:
-    return f"a {type(value).__name__}" + (f" of {type(value[0]).__name__}" if isinstance(value, list) and value else "")
+    return f"a {type(value).__name__}" + (
+        f" of {type(value[0]).__name__}" if isinstance(value, list) and value else ""
+    )
 
 
 def _ids(tokenizer: Any, text: str, name: str, special: bool = True) -> list[int]:
@@ -133,8 +141,8 @@ def _ids(tokenizer: Any, text: str, name: str, special: bool = True) -> list[int
     content = [token for token in ids if token not in specials]
     if unknown is not None and content and all(token == unknown for token in content):
         raise InvalidValueError(
-            f"the tokenizer knows no token of {name}: its files are missing or belong to another model (vocabulary of "
-            f"{len(tokenizer)}); pass tokenizer=… or ready inputs=…"
+            f"the tokenizer knows no token of {name}: its files are missing or belong to another model "
+            f"(vocabulary of {len(tokenizer)}); pass tokenizer=… or ready inputs=…"
         )
     if special and not ids:
         raise InvalidValueError(f"{name} gives no tokens; leave it out, there is nothing to attend to")
@@ -152,11 +160,14 @@ def _pieces(tokenizer: Any, text: str, i: int, tokens: int | None) -> list[list[
         raise InvalidValueError(f"tokens must leave room beside the {tokens - n_body} special tokens, got {tokens}")
     if len(body) < n_body:
         raise InvalidValueError(
-            f"{name} is shorter than asked: {len(body) + tokens - n_body} tokens, special ones included, instead of "
-            f"{tokens}; ask for fewer, or pass a longer text"
+            f"{name} is shorter than asked: {len(body) + tokens - n_body} tokens, special ones included, "
+            f"instead of {tokens}; ask for fewer, or pass a longer text"
         )
     # the rest that does not fill an input is left out, so that all inputs have one shape
-    return [[*around[0], *body[start : start + n_body], *around[1]] for start in range(0, len(body) - n_body + 1, n_body)]
+    return [
+        [*around[0], *body[start : start + n_body], *around[1]]
+        for start in range(0, len(body) - n_body + 1, n_body)
+    ]
 
 
 def _special_around(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -195,7 +206,7 @@ def _without_cache(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def image_inputs(model: nn.Module, images: Any, processor: Any, source: Source) -> list[ModelInput]:
-    """Images as files, PIL images or uint8 arrays through the processor; float arrays (channel, row, column) as is."""
+    """Images through the processor; float arrays (channel, row, column) as they are."""
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 4:
         images = list(images)
     if not isinstance(images, Sequence) or isinstance(images, str):
@@ -230,8 +241,8 @@ def _processed(image: Any, processor: Any, i: int) -> Tensor:
         pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"]
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidValueError(
-            f"images[{i}] is not what the processor takes: {error}; pass a PIL image, a file, or an array (row, column, 3) "
-            "of uint8"
+            f"images[{i}] is not what the processor takes: {error}; pass a PIL image, a file, or an array "
+            "(row, column, 3) of uint8"
         ) from error
     return pixels[0]
 
@@ -244,13 +255,17 @@ def _check_pixels(model: nn.Module, pixels: Tensor, i: int) -> None:
         raise InvalidValueError(f"images[{i}] must be an array ({channels}, row, column), got shape {shape}")
     if expected is not None and shape != expected and not _takes_any_size(model):
         raise InvalidValueError(
-            f"images[{i}] has shape {shape}, the model takes {expected}; resize it, or pass an image or uint8 array and "
-            "leave that to the processor"
+            f"images[{i}] has shape {shape}, the model takes {expected}; resize it, or pass an image or uint8 "
+            "array and leave that to the processor"
         )
 
 
 def _takes_any_size(model: nn.Module) -> bool:
-    return getattr(anatomy.config_of(model), "model_type", "") in ("dinov2", "dinov2_with_registers", "dinov3_vit")
+    return getattr(anatomy.config_of(model), "model_type", "") in (
+        "dinov2",
+        "dinov2_with_registers",
+        "dinov3_vit",
+    )
 
 
 def ready_inputs(model: nn.Module, inputs: Any, tokenizer: Any) -> list[ModelInput]:
@@ -258,13 +273,13 @@ def ready_inputs(model: nn.Module, inputs: Any, tokenizer: Any) -> list[ModelInp
     items = [inputs] if isinstance(inputs, Mapping | Tensor) else inputs
     if not isinstance(items, Sequence) or not items:
         raise InvalidTypeError(
-            f"inputs must be a list of what the model takes, mappings of its arguments or tensors, got {_name_of(inputs)}"
+            "inputs must be a list of what the model takes, mappings of its arguments or tensors, got "
+            f"{_name_of(inputs)}"
         )
     result = []
     for i, item in enumerate(items):
-        if isinstance(item, Tensor) or not hasattr(item, "keys"):
-            item = {"": item}
-        values = {name: item[name] for name in item.keys()}  # noqa: SIM118 - BatchEncoding iterates otherwise
+        # a tensor alone is the first positional argument
+        values = {name: item[name] for name in list(item.keys())} if hasattr(item, "keys") else {"": item}
         if not any(isinstance(value, Tensor) for value in values.values()):
             raise InvalidTypeError(f"inputs[{i}] must hold tensors with a batch axis, got {_name_of(inputs)}")
         for single in _split(values):
@@ -283,16 +298,18 @@ def _split(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _ready_input(
-    model: nn.Module, values: dict[str, Any], tokenizer: Any, about: Mapping[str, Any]
-) -> ModelInput:
+def _ready_input(model: nn.Module, values: dict[str, Any], tokenizer: Any, about: Mapping[str, Any]) -> ModelInput:
     args = (values.pop(""),) if "" in values else ()
-    ids = values.get("input_ids", args[0] if args else None)
+    ids: Any = values.get("input_ids", args[0] if args else None)
     is_text = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point()
     limit = anatomy.context_length(model)
     if is_text and limit is not None and ids.shape[1] > limit:
         raise InvalidValueError(f"inputs have {ids.shape[1]} tokens, the model's context {limit}; shorten them")
-    if not args and anatomy.is_encoder_decoder(model) and not {"decoder_input_ids", "decoder_inputs_embeds"} & set(values):
+    if (
+        not args
+        and anatomy.is_encoder_decoder(model)
+        and not {"decoder_input_ids", "decoder_inputs_embeds"} & set(values)
+    ):
         text = ids[0].tolist() if is_text else [0]
         values["decoder_input_ids"] = torch.tensor([[anatomy.decoder_start(model), *text[:-1]]])
     decoder = values.get("decoder_input_ids")
@@ -300,7 +317,9 @@ def _ready_input(
         args,
         values if args else _without_cache(model, values),
         tokens=_names(tokenizer, ids[0].tolist()) if is_text and tokenizer is not None else None,
-        targets=_names(tokenizer, decoder[0].tolist()) if isinstance(decoder, Tensor) and tokenizer is not None else None,
+        targets=_names(tokenizer, decoder[0].tolist())
+        if isinstance(decoder, Tensor) and tokenizer is not None
+        else None,
         pixels=_pixels_of(values.get("pixel_values")),
         about=about,
     )

@@ -123,7 +123,9 @@ def from_queries(
     """The logits of an attention function's arguments; masks are boolean (True = allowed) or additive."""
     n_batch, n_heads, n_queries, _ = query.shape
     n_keys = key.shape[2]
-    terms = [_four_axes(term)[..., :n_keys] for term in (bias, mask) if term is not None and term.is_floating_point()]
+    terms = [
+        _four_axes(term)[..., :n_keys] for term in (bias, mask) if term is not None and term.is_floating_point()
+    ]
     allowed = [_four_axes(mask)[..., :n_keys].bool()] if mask is not None and not mask.is_floating_point() else []
     return Logits(
         shape=(n_batch, n_heads, n_queries, n_keys),

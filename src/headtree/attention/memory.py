@@ -33,7 +33,7 @@ class MemoryEstimate:
 
 
 def working_bytes(call_entries: int, kind: str, output_bytes: int) -> int:
-    """The passing needs of one batch: one call's scores, their softmax and mask, and the model's own activations."""
+    """Needs of a running batch: one call's scores, softmax and mask, and the model's own activations."""
     copies = 3 if kind == "scores" else 5
     return call_entries * 4 * copies + output_bytes * _ACTIVATIONS
 
@@ -46,9 +46,10 @@ def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int,
     source = "memory_limit" if limit is not None else f"{_SHARE:.0%} of the free memory"
     smaller = "a smaller batch_size, " if batch_size > 1 else ""
     raise InvalidValueError(
-        f"this capture needs about {words(estimate.total)} (results {words(estimate.result)}, masks {words(estimate.masks)}, "
-        f"while running {words(estimate.working)}), {source} is {words(int(allowed))}; {advice}; or pass {smaller}"
-        "fewer inputs at a time, layers=…, heads=…, window=… or dtype='float16', or raise memory_limit"
+        f"this capture needs about {words(estimate.total)} (results {words(estimate.result)}, masks "
+        f"{words(estimate.masks)}, while running {words(estimate.working)}), {source} is "
+        f"{words(int(allowed))}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
+        "window=… or dtype='float16', or raise memory_limit"
     )
 
 

@@ -33,7 +33,9 @@ class Source:
                 "a name is a string such as 'openai-community/gpt2'"
             )
         self.module = model if isinstance(model, nn.Module) else None
-        name = getattr(getattr(model, "config", None), "_name_or_path", "") if self.module is not None else str(model)
+        name = (
+            getattr(getattr(model, "config", None), "_name_or_path", "") if self.module is not None else str(model)
+        )
         self.name = str(name or "")
         self.revision = revision
         self.options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
@@ -52,11 +54,14 @@ class Source:
                 )
             self.name = str(folder)
             if self.revision is not None:
-                raise InvalidValueError(f"revision chooses among versions on the hub, but {folder} is a local folder")
+                raise InvalidValueError(
+                    f"revision chooses among versions on the hub, but {folder} is a local folder"
+                )
             return
         if folder.is_file() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
             raise InvalidValueError(
-                f"model must be an existing folder or a hub id, but there is no folder {self.name!r}; check the path"
+                f"model must be an existing folder or a hub id, but there is no folder {self.name!r}; check "
+                "the path"
             )
         self.options["revision"] = self.revision
         self._ask_hub()
@@ -77,8 +82,8 @@ class Source:
             raise InvalidValueError(f"revision {self.revision!r} of {self.name!r} is not on the hub") from None
         except RepositoryNotFoundError:
             raise InvalidValueError(
-                f"there is no model {self.name!r} on the hub, or it is private, and no folder of that name here; check "
-                "the spelling, or log in with `hf auth login`"
+                f"there is no model {self.name!r} on the hub, or it is private, and no folder of that name "
+                "here; check the spelling, or log in with `hf auth login`"
             ) from None
         except Exception as error:  # the hub's client has many words for no network
             reason = f"{type(error).__name__}: {error}"
@@ -111,8 +116,9 @@ class Source:
         absent = sorted(key for key in info["missing_keys"] if "pooler" not in key)
         if absent:
             raise InvalidValueError(
-                f"the weights of {self.name!r} do not fit its configuration: {len(absent)} tensors are absent and would "
-                f"be random, the first {absent[0]!r}; load the model with the class it was saved from and pass that"
+                f"the weights of {self.name!r} do not fit its configuration: {len(absent)} tensors are absent "
+                f"and would be random, the first {absent[0]!r}; load the model with the class it was saved "
+                "from and pass that"
             )
         return model.eval() if device is None else model.eval().to(device)  # type: ignore[no-any-return]
 
@@ -200,8 +206,8 @@ def _load_error(name: str, what: str, error: Exception) -> HeadtreeError:
             "upgrade transformers or pass a loaded module"
         )
     return InvalidValueError(
-        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {_first_line(error)}; the files are incomplete "
-        "or damaged, fetch them again"
+        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {_first_line(error)}; the files are "
+        "incomplete or damaged, fetch them again"
     )
 
 
@@ -243,7 +249,7 @@ def weights_hash(model: nn.Module) -> str:
 def _bytes(data: torch.Tensor) -> memoryview:
     if data.numel() == 0:
         return memoryview(b"")
-    return memoryview(data.reshape(-1).view(torch.uint8).numpy())
+    return data.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _version(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from headtree.attention.recorder import (
     recording,
     reproduces,
 )
-from headtree.errors import InvalidValueError
+from headtree.errors import HeadtreeWarning, InvalidValueError
 
 #: Tokens of the short run: enough for masks and groups to show, too few to cost anything.
 _N_PROBE = 8
@@ -61,8 +62,8 @@ def make_plan(model: nn.Module, item: ModelInput) -> Plan:
         raise
     except Exception as error:
         raise InvalidValueError(
-            f"the model cannot run on the first input: {type(error).__name__}: {error}; check that the inputs are what "
-            f"{type(model).__name__}.forward takes"
+            f"the model cannot run on the first input: {type(error).__name__}: {error}; check that the inputs "
+            f"are what {type(model).__name__}.forward takes"
         ) from error
 
 
@@ -79,8 +80,9 @@ def _plan_on(model: nn.Module, probe: ModelInput) -> Plan:
     if plan is None:
         raise InvalidValueError(
             f"no attention was seen in {type(model).__name__}: no call of transformers' attention registry, of "
-            "torch.nn.MultiheadAttention, of scaled_dot_product_attention, or of softmax in a module named like attention, "
-            "and no attentions among its outputs; if it attends in another way, tell headtree how with register_attention"
+            "torch.nn.MultiheadAttention, of scaled_dot_product_attention, or of softmax in a module named "
+            "like attention, and no attentions among its outputs; if it attends in another way, tell headtree "
+            "how with register_attention"
         )
     return _sized(plan, largest.n_bytes)
 
@@ -90,7 +92,9 @@ def _sized(plan: Plan, n_bytes: int) -> Plan:
 
 
 def _uses_registry(model: nn.Module) -> bool:
-    return any(hasattr(getattr(module, "config", None), "_attn_implementation_internal") for module in model.modules())
+    return any(
+        hasattr(getattr(module, "config", None), "_attn_implementation_internal") for module in model.modules()
+    )
 
 
 def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> Plan | None:
@@ -115,28 +119,41 @@ def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> Plan | No
 
 def _traced_plan(model: nn.Module, probe: ModelInput) -> Plan | None:
     """The calls seen by watching the model as it is, held against the attentions it returns itself."""
-    seen: list[AttentionSite] = []
-    with recording(model, lambda call: seen.append(call.site()), n_batch=1, registry=False):
-        run(model, [probe])
-    probs: list[tuple[AttentionSite, Tensor]] = []
+    seen = _watched_probs(model, probe)
+    if not anatomy.accepts(model, "output_attentions"):
+        return Plan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
+    with implementation(model, "eager"):
+        returned = returned_attentions(model, run(model, [probe], output_attentions=True))
+        eager = _watched_probs(model, probe, output_attentions=True)
+    if not returned:
+        return Plan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
+    places = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
+    if places is None:
+        return Plan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
+    if [site.name for site, _ in eager] != [site.name for site, _ in seen]:
+        return Plan(tuple(eager[i][0] for i in places), probe, trace=True, eager=True, keep=tuple(places))
+    if any(not _close_where_allowed(seen[i][1], eager[i][1]) for i in places):
+        warnings.warn(
+            f"{type(model).__name__} as it was loaded attends otherwise than with attn_implementation='eager', "
+            "which is a fault of the model's code; captured is what it does as it was loaded",
+            HeadtreeWarning,
+            stacklevel=2,
+        )
+    return Plan(tuple(seen[i][0] for i in places), probe, trace=True, keep=tuple(places))
+
+
+def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[tuple[AttentionSite, Tensor]]:
+    """The calls seen by watching, each with the attention of the first input."""
+    calls: list[tuple[AttentionSite, Tensor]] = []
 
     def listen(call: AttentionCall) -> None:
         block = Block(0)
         missing = call.logits.missing(block)
-        probs.append((call.site(), call.logits.probs(call.logits.scores(block), missing, slice(None))))
+        calls.append((call.site(), call.logits.probs(call.logits.scores(block), missing, slice(None))))
 
-    returned: list[tuple[AttentionSite, Tensor]] = []
-    if anatomy.accepts(model, "output_attentions"):
-        with implementation(model, "eager"), recording(model, listen, n_batch=1, registry=False):
-            returned = returned_attentions(model, run(model, [probe], output_attentions=True))
-    if not returned:
-        return Plan(tuple(seen), probe, trace=True) if seen else None
-    places = _matches([p for _, p in probs], [weights[0] for _, weights in returned])
-    if places is None:
-        return Plan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
-    eager = [site.name for site, _ in probs] != [site.name for site in seen]
-    sites = [site for site, _ in probs] if eager else seen
-    return Plan(tuple(sites[i] for i in places), probe, trace=True, eager=eager, keep=tuple(places))
+    with recording(model, listen, n_batch=1, registry=False):
+        run(model, [probe], **options)
+    return calls
 
 
 def _matches(probs: list[Tensor], returned: list[Tensor]) -> list[int] | None:
@@ -154,7 +171,9 @@ def _matches(probs: list[Tensor], returned: list[Tensor]) -> list[int] | None:
 
 def _close_where_allowed(ours: Tensor, theirs: Tensor) -> bool:
     seen = ours.sum(dim=-1) > 0  # rows without keys are missing here, and uniform in many models
-    return torch.allclose(ours[seen].double(), theirs[seen].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2)
+    return torch.allclose(
+        ours[seen].double(), theirs[seen].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2
+    )
 
 
 def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSite, Tensor]]:
@@ -166,7 +185,9 @@ def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSi
             if isinstance(layer, Tensor) and layer.ndim == 4:
                 is_cross = field == "cross_attentions"
                 name = f"{part}.{i}" if part else str(i)
-                found.append((AttentionSite(name, model, is_cross, tuple(layer.shape), "outputs"), layer))
+                n_batch, n_heads, n_queries, n_keys = layer.shape
+                shape = (n_batch, n_heads, n_queries, n_keys)
+                found.append((AttentionSite(name, model, is_cross, shape, "outputs"), layer))
     return found
 
 

@@ -1,9 +1,9 @@
 """Watch a model attend: every attention call of a forward pass, in order, without changing what it computes.
 
-Three ways lead to what enters softmax. Models that use transformers' attention registry get a registered function that
-calls the one they had and looks at its arguments. Other models run as they are while calls of softmax, of
-`scaled_dot_product_attention` and of `torch.nn.MultiheadAttention` inside their attention modules are watched. Modules a
-user registered are asked after each call.
+Three ways lead to what enters softmax. Models that use transformers' attention registry get a registered
+function that calls the one they had and looks at its arguments. Other models run as they are while calls of
+softmax, of `scaled_dot_product_attention` and of `torch.nn.MultiheadAttention` inside their attention modules
+are watched. Modules a user registered are asked after each call.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _registry(model: nn.Module, watch: _Watch) -> Iterator[None]:
             if previous not in keys:
                 key = keys[previous] = f"headtree_{previous.replace('|', '_')}_{next(_numbers)}"
                 AttentionInterface.register(key, _recording_function(previous, watch))
-                masks = AttentionMaskInterface._global_mapping
+                masks: dict[str, Any] = AttentionMaskInterface._global_mapping
                 if previous in masks:  # without one, causal and padding masks vanish
                     AttentionMaskInterface.register(key, masks[previous])
             config._attn_implementation_internal = keys[previous]
@@ -207,7 +207,13 @@ def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         function = anatomy.eager_function(module) if previous == "eager" else ALL_ATTENTION_FUNCTIONS[previous]
         if function is None:
@@ -232,7 +238,9 @@ def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
                 causal=causal,
                 sinks=kwargs.get("s_aux"),
             )
-            arguments = next((given for other, given in reversed(watch.running) if other is module), {})
+            arguments: dict[str, Any] = next(
+                (given for other, given in reversed(watch.running) if other is module), {}
+            )
             watch.say(module, arguments, logits, "registry", value, result[0])
         return result
 
@@ -273,7 +281,8 @@ class _Tracer(TorchFunctionMode):
         self.watch.say(*owner, from_product(scores, self.watch.n_batch), "softmax")
 
     def _scaled_dot_product(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        query, key, value, mask, _, causal, *_ = (*args, *(None,) * 6)
+        given: list[Any] = [*args, *[None] * 6]
+        query, key, value, mask, _, causal = given[:6]
         mask, causal = kwargs.get("attn_mask", mask), kwargs.get("is_causal", causal)
         output = func(*args, **kwargs)
         if query.ndim == 4:

@@ -98,19 +98,19 @@ def _heads(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> dict[in
     """Chosen heads of every chosen layer."""
     if heads is None:
         return {layer: tuple(range(n_heads[layer])) for layer in layers}
-    items = [heads] if isinstance(heads, int) else list(heads)
+    items: list[Any] = [heads] if isinstance(heads, int) else list(heads)
     if not items:
         raise InvalidValueError("heads must name at least one head, got none")
     if all(isinstance(item, tuple) and len(item) == 2 for item in items):
-        pairs = [(int(layer), int(head)) for layer, head in items]
+        pairs = [(operator.index(item[0]), operator.index(item[1])) for item in items]
     else:
         pairs = [(layer, head) for layer in layers for head in _integers(items, "heads")]
     bad = [(layer, head) for layer, head in pairs if layer not in layers or not 0 <= head < n_heads[layer]]
     if bad:
         counts = sorted({n_heads[layer] for layer in layers})
         raise InvalidValueError(
-            f"heads must be numbers under {' or '.join(map(str, counts))}, or pairs (layer, head) within the chosen layers, "
-            f"got {bad[0]}"
+            f"heads must be numbers under {' or '.join(map(str, counts))}, or pairs (layer, head) within the "
+            f"chosen layers, got {bad[0]}"
         )
     return {layer: tuple(sorted({head for other, head in pairs if other == layer})) for layer in layers}
 
@@ -128,14 +128,15 @@ def _check_shapes(plan: Plan, layers: dict[int, int], shapes: dict[int, tuple[in
     if len(unequal) > 1:
         listing = ", ".join(f"layer {layers[site]} {shape[2]}×{shape[3]}" for site, shape in shapes.items())
         raise InvalidValueError(
-            f"the layers' heads have unequal shapes (queries × keys): {listing}; a tensor needs one, so choose layers of one "
-            "shape with layers=…"
+            f"the layers' heads have unequal shapes (queries × keys): {listing}; a tensor needs one, so choose "
+            "layers of one shape with layers=…"
         )
     if windows:
         site, n_windows = next(iter(windows.items()))
         raise InvalidValueError(
-            f"layer {layers[site]} ({plan.sites[site].name}) attends within {n_windows} windows of each input, not over all of "
-            "it, so that its heads have no single (query, key) matrix; choose other layers with layers=…, if there are any"
+            f"layer {layers[site]} ({plan.sites[site].name}) attends within {n_windows} windows of each input, "
+            "not over all of it, so that its heads have no single (query, key) matrix; choose other layers "
+            "with layers=…, if there are any"
         )
 
 

@@ -34,7 +34,9 @@ def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: boo
     if target.exists() and not overwrite:
         raise InvalidValueError(f"{target} exists already; choose another name or pass overwrite=True")
     if target.exists() and not _is_ours(target):
-        raise InvalidValueError(f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first")
+        raise InvalidValueError(
+            f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
     partial = _sibling(target, "partial")
@@ -57,8 +59,8 @@ def open_tensor(path: str | os.PathLike[str]) -> AttentionTensor:
         group = zarr.open_group(target, mode="r")
         if group.attrs.get("format") != _FORMAT:
             raise InvalidValueError(
-                f"{target} is Zarr, but not a tensor that headtree saved (format {group.attrs.get('format')!r} instead "
-                f"of {_FORMAT!r}); open it with xarray and pass its array to AttentionTensor.from_array"
+                f"{target} is Zarr, but not a tensor that headtree saved (format {group.attrs.get('format')!r} "
+                f"instead of {_FORMAT!r}); open it with xarray and pass its array to AttentionTensor.from_array"
             )
         return _read(target, group)
     except (FileNotFoundError, KeyError, ValueError, OSError) as error:
@@ -136,7 +138,7 @@ def _write_labels(att: AttentionTensor, group: Any) -> None:
 
 
 def _stored_dtype(values: Any) -> np.dtype[Any]:
-    dtype = _numpy(values[:1, :1, :1]).dtype
+    dtype: np.dtype[Any] = _numpy(values[:1, :1, :1]).dtype
     if dtype.kind not in "fiub":
         raise InvalidTypeError(f"values must be real numbers to be saved, got {dtype}")
     return dtype
@@ -153,7 +155,9 @@ def _to_half(values: Any) -> np.ndarray[Any, Any]:
     block = _numpy(values)
     largest = np.finfo(np.float16).max
     if np.abs(block[np.isfinite(block)], dtype=np.float64).max(initial=0.0) > largest:
-        raise InvalidValueError(f"half precision holds numbers up to {largest}, but the values exceed it; pass half=False")
+        raise InvalidValueError(
+            f"half precision holds numbers up to {largest}, but the values exceed it; pass half=False"
+        )
     return block.astype(np.float16)
 
 

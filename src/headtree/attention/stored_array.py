@@ -48,6 +48,7 @@ class StoredArray:
             ) from None
         if group.attrs.get("identity") != self.identity:
             raise InvalidValueError(
-                f"{self.path} was written anew since this tensor was opened; open it again with AttentionTensor.open"
+                f"{self.path} was written anew since this tensor was opened; open it again with "
+                "AttentionTensor.open"
             )
         return group[self.name]

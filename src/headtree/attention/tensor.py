@@ -188,5 +188,7 @@ def _checked_sinks(sinks: Any, n_heads: int) -> Float[Tensor, " head"] | None:
         return None
     tensor = _checks.real_tensor(sinks, "sinks")
     if tuple(tensor.shape) != (n_heads,):
-        raise InvalidValueError(f"sinks must be one number for each of the {n_heads} heads, got {tuple(tensor.shape)}")
+        raise InvalidValueError(
+            f"sinks must be one number for each of the {n_heads} heads, got {tuple(tensor.shape)}"
+        )
     return tensor
