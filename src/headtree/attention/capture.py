@@ -172,7 +172,7 @@ def prepare(
                 "anything it was seen to compute; kind='probs' is obtainable, or tell headtree the scores with "
                 "register_attention"
             )
-        return CaptureJob(
+        job = CaptureJob(
             model=module,
             items=tuple(items),
             plan=plan,
@@ -184,6 +184,8 @@ def prepare(
             device=device,
             about={**provenance(module, source), "part": part, "kind": kind},
         )
+        job.check_window()
+        return job
 
 
 def _one_of(given: Mapping[str, Any]) -> str:

@@ -61,6 +61,15 @@ class CaptureJob:
             working += result // max(1, len(self.batches()))
         return MemoryEstimate(result, masks, working)
 
+    def check_window(self) -> None:
+        """Refuse a window that reaches past an input."""
+        for i, item in enumerate(self.items):
+            for window, n, axis in zip(self.window, self._call_size(item), ("queries", "keys"), strict=True):
+                if window.stop is not None and window.stop > n:
+                    raise InvalidValueError(
+                        f"window must lie within the {n} {axis} of input {i}, got ({window.start}, {window.stop})"
+                    )
+
     def advice(self) -> str:
         """What would make it smaller, most of all."""
         longest = max(item.length() for item in self.items)

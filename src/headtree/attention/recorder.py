@@ -307,7 +307,7 @@ class _SoftmaxInputs(TorchDispatchMode):
     """Keeps what softmax is called with."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.inputs: list[Tensor] = []
 
     def __torch_dispatch__(
