@@ -209,8 +209,13 @@ def test_heads_of_unequal_shapes_are_an_error_that_says_so():
         "num_heads": [2, 4],
     }
     swin = SwinModel(SwinConfig(**settings)).eval()
-    with pytest.raises(HeadtreeError, match="attends within 16 windows"):
-        ht.capture(swin, images=[torch.zeros(3, 16, 16)])
+    image = [torch.zeros(3, 16, 16)]
+    with pytest.raises(
+        HeadtreeError, match=r"unequal shapes.*layer 0 16 windows of 16×16, layer 1 4 windows of 16×16"
+    ):
+        ht.capture(swin, images=image)
+    with pytest.raises(HeadtreeError, match="attends within 16 windows of 16×16 of each input"):
+        ht.capture(swin, images=image, layers=[0])
     pools = stack(Attention, lambda: nn.Unflatten(1, (3, 2)), lambda: Mean(), Attention)
     with pytest.raises(HeadtreeError, match=r"unequal shapes.*layer 0 6×6, layer 1 3×3.*layers="):
         ht.capture(pools, inputs=X)

@@ -187,3 +187,56 @@ def test_a_model_whose_implementations_disagree_is_captured_as_it_is_with_a_warn
     with pytest.warns(HeadtreeWarning, match="as it was loaded"):
         atts = capture(watched, inputs=case.read())
     assert (softmax_of(atts[0]) - eager_probs("falcon", None, 0)).abs().max() > 1e-3
+
+
+def _returned(name, config, **settings):
+    import transformers
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return getattr(transformers, name)(getattr(transformers, config)(**settings)).eval()
+
+
+def test_scores_returned_under_the_name_of_attentions_are_not_taken_for_probs():
+    model = _returned("SqueezeBertModel", "SqueezeBertConfig", **zoo._TEXT, embedding_size=32)
+    att = capture(model, inputs=zoo.ALL["bert"].read(), kind="probs")[0]
+    torch.testing.assert_close(att.values.sum(-1), torch.ones(12, 12))
+
+
+def test_means_over_heads_that_a_model_returns_do_not_hide_its_heads():
+    settings = {"conv_dim": [16, 16], "conv_stride": [4, 2], "conv_kernel": [8, 4], "num_conv_pos_embeddings": 4}
+    small = {**zoo._SMALL, **settings, "num_feat_extract_layers": 2, "num_conv_pos_embedding_groups": 2}
+    model = _returned("WavLMModel", "WavLMConfig", **small)
+    att = capture(model, inputs={"input_values": torch.randn(1, 200)}, kind="probs")[0]
+    assert att.shape[0] == 12
+    assert (att.values[0] - att.values[1]).abs().max() > 1e-5
+
+
+def test_banded_attention_gives_probs_and_says_that_scores_are_not_obtainable():
+    from headtree.errors import HeadtreeError
+
+    model = _returned("LongformerModel", "LongformerConfig", **zoo._TEXT, attention_window=4, pad_token_id=0)
+    read = zoo.ALL["bert"].read()
+    with pytest.raises(HeadtreeError, match="kind='probs' is obtainable"):
+        capture(model, inputs=read)
+    att = capture(model, inputs=read, kind="probs")[0]
+    with torch.no_grad():
+        expected = torch.cat([layer[0] for layer in model(**read, output_attentions=True).attentions])
+    torch.testing.assert_close(att.values, expected)
+
+
+def test_gpt2_with_its_own_eager_attention_keeps_its_outputs():
+    """Upcast attention is chosen where the implementation is called "eager"; another name must not lose it."""
+    case = zoo.ALL["gpt2"]
+    settings = {**case.settings, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True}
+    watched = zoo.Case(case.model, case.config, settings).build("eager")
+    outputs = []
+    with torch.no_grad():
+        plain = watched(**case.read(), use_cache=False, output_attentions=True)
+    handle = watched.register_forward_hook(lambda module, args, output: outputs.append(output))
+    att = capture(watched, inputs=case.read())[0]
+    handle.remove()
+    assert torch.equal(outputs[-1][0], plain[0])
+    torch.testing.assert_close(
+        softmax_of(att), torch.cat([layer[0] for layer in plain.attentions]), atol=1e-5, rtol=0
+    )

@@ -182,7 +182,7 @@ def prepare(
             window=parse_window(window),
             batch_size=batch_size,
             device=device,
-            about={**provenance(module, source), "part": part, "kind": kind},
+            about={**provenance(module, source), "part": part, "seen_by": plan.way},
         )
         job.check_window()
         return job

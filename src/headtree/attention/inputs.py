@@ -110,6 +110,10 @@ def text_inputs(
                     f"texts[{i}] has {len(ids)} tokens, the model's context {limit}; shorten it, or cut it "
                     f"into inputs with tokens={limit} or less"
                 )
+            if limit is not None and target is not None and len(target) > limit:
+                raise InvalidValueError(
+                    f"targets[{i}] has {len(target)} tokens, the model's context {limit}; shorten it"
+                )
             inputs.append(_text_input(model, tokenizer, ids, target, {"text": i, "piece": j}))
     return inputs
 

@@ -197,6 +197,7 @@ class _Collector:
                 f"the layers' heads have unequal shapes on this input, {tuple(self.values.shape[1:])} and "
                 f"{tuple(values.shape[1:])} (queries, keys); choose layers of one shape with layers=…"
             )
+        missing = None if missing is None else missing.cpu()
         start = selection.start(site)
         self.values[start : start + values.shape[0]] = values
         self.which[site] = self._known_mask(missing)
@@ -206,7 +207,7 @@ class _Collector:
             is_same = torch.equal(mask, missing) if mask is not None and missing is not None else mask is missing
             if is_same:
                 return i
-        self.masks.append(missing if missing is None else missing.cpu().clone())
+        self.masks.append(missing if missing is None else missing.clone())
         return len(self.masks) - 1
 
     def tensor(self, item: ModelInput) -> AttentionTensor:

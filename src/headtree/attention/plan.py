@@ -28,6 +28,10 @@ from headtree.errors import HeadtreeWarning, InvalidValueError
 #: Tokens of the short run: enough for masks and groups to show, too few to cost anything.
 _N_PROBE = 8
 
+#: Ways that leave no doubt about what is attention: nothing a model returns need confirm them. (WavLM returns means
+#: over heads.)
+_CERTAIN = ("multihead", "registered", "sdpa")
+
 _OUTPUT_FIELDS = {"attentions": "", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 
 #: These never build the scores; attention runs with sdpa in their place.
@@ -46,6 +50,14 @@ class Plan:
     from_outputs: bool = False  #: only what the model itself returns is known: probs without scores
     keep: tuple[int, ...] | None = None  #: which watched calls are attention, if not all
     output_bytes: int = 0  #: size of the largest output of any module in the short run
+
+    @property
+    def way(self) -> str:
+        """In a word."""
+        if self.from_outputs:
+            return "the model's outputs"
+        ways = sorted({site.way for site in self.sites})
+        return " and ".join(ways) + (", attending eagerly" if self.eager else "")
 
 
 def make_plan(model: nn.Module, item: ModelInput) -> Plan:
@@ -128,6 +140,8 @@ def _traced_plan(model: nn.Module, probe: ModelInput) -> Plan | None:
     if not returned:
         return Plan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
     places = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
+    if places is None and seen and all(site.way in _CERTAIN for site, _ in seen):
+        return Plan(tuple(site for site, _ in seen), probe, trace=True)
     if places is None:
         return Plan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
     if [site.name for site, _ in eager] != [site.name for site, _ in seen]:
@@ -182,13 +196,19 @@ def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSi
     for field, part in {**_OUTPUT_FIELDS, "cross_attentions": "decoder"}.items():
         weights = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
         for i, layer in enumerate(weights if isinstance(weights, list | tuple) else ()):
-            if isinstance(layer, Tensor) and layer.ndim == 4:
+            if isinstance(layer, Tensor) and layer.ndim == 4 and _are_probs(layer):
                 is_cross = field == "cross_attentions"
                 name = f"{part}.{i}" if part else str(i)
                 n_batch, n_heads, n_queries, n_keys = layer.shape
                 shape = (n_batch, n_heads, n_queries, n_keys)
                 found.append((AttentionSite(name, model, is_cross, shape, "outputs"), layer))
     return found
+
+
+def _are_probs(weights: Tensor) -> bool:
+    """Whether rows are shares of one: SqueezeBERT returns scores under the name of attentions."""
+    sums = weights.sum(dim=-1)
+    return bool((weights >= 0).all() and (sums <= 1 + 1e-2).all())
 
 
 def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:

@@ -51,7 +51,7 @@ class Selection:
 def select(plan: Plan, part: str | None, layers: Any, heads: Any) -> Selection:
     """The selection that was asked for, checked against what the model has."""
     parts = anatomy.parts_of(plan.sites)
-    name = _part(parts, part)
+    name = _part(parts, part, plan.sites[0].name)
     sites = parts[name]
     chosen = _layers(layers, len(sites))
     wanted = _heads(heads, chosen, [plan.sites[site].shape[1] for site in sites])
@@ -67,7 +67,7 @@ def _window_of(module: Any) -> Any:
     return getattr(module, "sliding_window", getattr(module, "local_attention", None))
 
 
-def _part(parts: dict[str, list[int]], part: str | None) -> str:
+def _part(parts: dict[str, list[int]], part: str | None, first: str) -> str:
     names = sorted(parts)
     if part is None:
         if len(parts) > 1:
@@ -78,7 +78,10 @@ def _part(parts: dict[str, list[int]], part: str | None) -> str:
     if part in parts:
         return part
     if names == [""]:
-        raise InvalidValueError(f"part must be left out for a model that is one stack of layers, got {part!r}")
+        raise InvalidValueError(
+            f"part must be left out, got {part!r}: all attention that was seen is one stack of layers, the "
+            f"first of them {first!r}"
+        )
     raise InvalidValueError(f"part must be one of {', '.join(map(repr, names))} for this model, got {part!r}")
 
 
@@ -123,21 +126,25 @@ def _integers(values: Iterable[Any], name: str) -> list[int]:
 
 
 def _check_shapes(plan: Plan, layers: dict[int, int], shapes: dict[int, tuple[int, int, int, int]]) -> None:
-    unequal = {shape[2:] for shape in shapes.values()}
-    windows = {site: shape[0] for site, shape in shapes.items() if shape[0] != 1}
-    if len(unequal) > 1:
-        listing = ", ".join(f"layer {layers[site]} {shape[2]}×{shape[3]}" for site, shape in shapes.items())
+    listing = ", ".join(f"layer {layers[site]} {_in_words(shape)}" for site, shape in shapes.items())
+    if len({(n_inputs, *size) for n_inputs, _, *size in shapes.values()}) > 1:
         raise InvalidValueError(
             f"the layers' heads have unequal shapes (queries × keys): {listing}; a tensor needs one, so choose "
             "layers of one shape with layers=…"
         )
-    if windows:
-        site, n_windows = next(iter(windows.items()))
+    site, shape = next(iter(shapes.items()))
+    if shape[0] != 1:
         raise InvalidValueError(
-            f"layer {layers[site]} ({plan.sites[site].name}) attends within {n_windows} windows of each input, "
-            "not over all of it, so that its heads have no single (query, key) matrix; choose other layers "
-            "with layers=…, if there are any"
+            f"layer {layers[site]} ({plan.sites[site].name}) attends within {_in_words(shape)} of each input, "
+            "not over all of it, so that its heads have no single (query, key) matrix; choose other layers, if "
+            "there are any"
         )
+
+
+def _in_words(shape: tuple[int, int, int, int]) -> str:
+    n_windows, _, n_queries, n_keys = shape
+    size = f"{n_queries}×{n_keys}"
+    return size if n_windows == 1 else f"{n_windows} windows of {size}"
 
 
 def parse_window(window: Any) -> tuple[slice, slice]:
