@@ -1,6 +1,9 @@
 """Bad input: an error that names the cause and the remedy, before any long work."""
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -92,6 +95,38 @@ def test_a_repository_the_hub_does_not_have(monkeypatch):
     refused("no model 'nobody/such-model' on the hub.*check the spelling", "nobody/such-model", texts=["a"])
     monkeypatch.setattr(HfApi, "model_info", answer(RevisionNotFoundError))
     refused("revision 'v9' of 'nobody/such-model'", "nobody/such-model", texts=["a"], revision="v9")
+
+
+OFFLINE = """
+import sys, headtree as ht
+(att,) = ht.capture("some/bert", texts=["w1 w2"])
+print(att.provenance["model"], att.provenance["revision"], att.queries)
+try:
+    ht.capture("some/other", texts=["w1 w2"])
+except ht.HeadtreeError as error:
+    print(error)
+"""
+
+
+def test_an_earlier_download_is_used_without_a_network(folder, tmp_path):
+    """In a process of its own: the hub's client reads its settings when it is imported."""
+    cache, commit = tmp_path / "hub" / "models--some--bert", "a" * 40
+    shutil.copytree(folder, cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(commit)
+    settings = {
+        **os.environ,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", OFFLINE], env=settings, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    captured, refused = result.stdout.splitlines()
+    assert captured == f"some/bert {commit} ('[CLS]', 'w1', 'w2', '[SEP]')"
+    assert "hub cannot be reached (HF_HUB_OFFLINE is set)" in refused
 
 
 def test_a_folder_has_no_revisions(folder):

@@ -38,6 +38,7 @@ class Source:
         )
         self.name = str(name or "")
         self.revision = revision
+        self.commit: str | None = None  # what the revision stands for on the hub
         self.options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         if self.module is None:
             self._locate()
@@ -73,7 +74,7 @@ class Source:
         try:
             cached = try_to_load_from_cache(self.name, "config.json", revision=self.revision)
             if not constants.is_offline_mode():
-                HfApi().model_info(self.name, revision=self.revision, timeout=_HUB_TIMEOUT)
+                self.commit = HfApi().model_info(self.name, revision=self.revision, timeout=_HUB_TIMEOUT).sha
                 return
             reason = "HF_HUB_OFFLINE is set"
         except HFValidationError as error:
@@ -89,6 +90,7 @@ class Source:
             reason = f"{type(error).__name__}: {error}"
         if isinstance(cached, str):
             self.options["local_files_only"] = True  # an earlier download will do
+            self.commit = Path(cached).parent.name
             return
         raise InvalidValueError(
             f"model {self.name!r} is not a folder here, not in the local cache, and the hub cannot be reached "
@@ -222,7 +224,7 @@ def provenance(model: nn.Module, source: Source) -> dict[str, Any]:
     return {
         "model": source.name or type(model).__name__,
         "class": type(model).__name__,
-        "revision": source.revision or getattr(config, "_commit_hash", None),
+        "revision": source.commit or source.revision or getattr(config, "_commit_hash", None),
         "weights_sha256": weights_hash(model),
         "versions": {
             "headtree": __version__,
