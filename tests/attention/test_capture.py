@@ -228,3 +228,16 @@ def test_nothing_is_run_when_memory_is_short(bert, tokenizer):
     finally:
         handle.remove()
     assert set(lengths) == {8}  # the short look alone
+
+
+def test_a_device_without_enough_memory_is_said_with_advice(bert, tokenizer):
+    def fail(module, args, output):
+        if output[0].shape[1] > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    handle = bert.register_forward_hook(fail)
+    try:
+        with pytest.raises(HeadtreeError, match="smaller batch_size"):
+            ht.capture(bert, texts=[LONG], tokenizer=tokenizer)
+    finally:
+        handle.remove()

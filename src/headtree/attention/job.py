@@ -124,8 +124,14 @@ class CaptureJob:
             for item, collector in enumerate(collectors):
                 collector.take(call, item, site)
 
-        with watching(self.model, self.plan, listen, len(items)):
-            output = run(self.model, items, **({"output_attentions": True} if self.plan.from_outputs else {}))
+        try:
+            with watching(self.model, self.plan, listen, len(items)):
+                output = run(self.model, items, **({"output_attentions": True} if self.plan.from_outputs else {}))
+        except torch.OutOfMemoryError as error:
+            raise InvalidValueError(
+                f"the device's memory does not hold {len(items)} inputs of this size together: {error}; pass a "
+                "smaller batch_size, tokens=… or device='cpu'"
+            ) from error
         if self.plan.from_outputs:
             for site, (_, weights) in enumerate(returned_attentions(self.model, output)):
                 for item, collector in enumerate(collectors):

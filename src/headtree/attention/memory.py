@@ -12,7 +12,7 @@ from headtree.errors import InvalidValueError
 _SHARE = 0.8
 
 #: Largest module output times this bounds the rest of a forward pass: residual stream, projections, the MLP.
-_ACTIVATIONS = 6
+_ACTIVATIONS = 4
 
 #: What does not grow with the inputs: kernels' buffers, Python, the allocator's reserves.
 _CONSTANT = 64 << 20

@@ -115,9 +115,7 @@ class AttentionTensor:
         per_layer = heads_per_layer or n_heads
         return cls(
             values=values,
-            heads=tuple(HeadId(*head) for head in heads)
-            if heads is not None
-            else tuple(HeadId(*divmod(i, per_layer)) for i in range(n_heads)),
+            heads=tuple(HeadId(*head) for head in heads or (divmod(i, per_layer) for i in range(n_heads))),
             queries=tuple(map(str, range(n_queries))) if queries is None else tuple(queries),
             keys=tuple(map(str, range(n_keys))) if keys is None else tuple(keys),
             kind=kind,
