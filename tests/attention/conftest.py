@@ -1,8 +1,18 @@
 """A small model with a tokenizer, loaded and as a folder."""
 
 import pytest
+import torch
 
 from tests.attention import zoo
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread():
+    """Tiny models spend their time on waking threads otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

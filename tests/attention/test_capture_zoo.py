@@ -87,7 +87,9 @@ def test_outputs_are_unchanged_bit_for_bit_and_the_model_is_put_back(name):
         handle.remove()
     first, last = plain.to_tuple()[0], seen[-1].to_tuple()[0]
     assert torch.equal(first, last)
-    assert all(config._attn_implementation_internal == before in ("eager", "sdpa") for config, before in state)
+    assert all(
+        config._attn_implementation_internal == before in ("eager", "sdpa", None) for config, before in state
+    )
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.modules())
 
 
@@ -113,7 +115,9 @@ def test_the_model_is_put_back_after_an_error(name):
         was_training = all(module.training for module in watched.modules())
         watched.eval()
     assert was_training
-    assert all(config._attn_implementation_internal == before in ("eager", "sdpa") for config, before in state)
+    assert all(
+        config._attn_implementation_internal == before in ("eager", "sdpa", None) for config, before in state
+    )
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.modules())
     from transformers import AttentionInterface, AttentionMaskInterface
 
