@@ -42,6 +42,17 @@ def test_a_module_loaded_from_a_folder_brings_its_tokenizer(folder):
     assert att.queries[1] == "w1"
 
 
+def test_tensors_alone_are_the_main_input():
+    for name in ("bert", "vit"):
+        (value,) = zoo.ALL[name].read().values()
+        model = zoo.ALL[name].build()
+        by_name = ht.capture(model, inputs=zoo.ALL[name].read())[1]
+        assert torch.equal(ht.capture(model, inputs=value)[1].values, by_name.values)
+        assert torch.equal(ht.capture(model, inputs=[value[:1], value[1:]])[1].values, by_name.values)
+    ids = zoo._ids()
+    assert ht.capture(zoo.ALL["t5"].build(), inputs=ids, part="cross")[0].shape == (8, 12, 12)
+
+
 def test_weights_hash_tells_weights_apart(bert):
     other = zoo.ALL["bert"].build()
     assert weights_hash(other) == weights_hash(bert)

@@ -139,6 +139,15 @@ def test_missing_tokenizers(folder, bert, tmp_path):
     refused("no usable tokenizer|knows no token of", tmp_path, texts=["w1"])
 
 
+def test_a_module_whose_folder_is_gone_needs_a_tokenizer(folder, tmp_path):
+    from transformers import AutoModel
+
+    shutil.copytree(folder, tmp_path / "copy")
+    model = AutoModel.from_pretrained(tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy")
+    refused("tokenizer must be given, as the place the model was loaded from.*pass tokenizer=", model, texts=["w1"])
+
+
 def test_a_tokenizer_that_knows_nothing_is_not_believed(bert, tokenizer):
     refused(r"knows no token of texts\[0\].*pass tokenizer=", bert, texts=["unheard of"], tokenizer=tokenizer)
 

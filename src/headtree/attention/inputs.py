@@ -280,10 +280,11 @@ def ready_inputs(model: nn.Module, inputs: Any, tokenizer: Any) -> list[ModelInp
             "inputs must be a list of what the model takes, mappings of its arguments or tensors, got "
             f"{_name_of(inputs)}"
         )
+    main = getattr(model, "main_input_name", "") if anatomy.config_of(model) is not None else ""
     result = []
     for i, item in enumerate(items):
-        # a tensor alone is the first positional argument
-        values = {name: item[name] for name in list(item.keys())} if hasattr(item, "keys") else {"": item}
+        # a tensor alone is what transformers calls the main input, or else the first positional argument
+        values = {name: item[name] for name in list(item.keys())} if hasattr(item, "keys") else {main: item}
         if not any(isinstance(value, Tensor) for value in values.values()):
             raise InvalidTypeError(f"inputs[{i}] must hold tensors with a batch axis, got {_name_of(inputs)}")
         for single in _split(values):

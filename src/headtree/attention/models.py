@@ -139,7 +139,7 @@ class Source:
     def _companion(self, what: str, kind: Any) -> Any:
         if not self.name or (self.module is not None and not Path(self.name).is_dir()):
             if self.module is not None and self.name:
-                return Source(self.name, self.revision, self.options["trust_remote_code"])._companion(what, kind)
+                return self._companion_elsewhere(what, kind)
             raise InvalidValueError(f"{what} must be given for a model that was not loaded by name: pass {what}=…")
         try:
             return self._quietly(lambda: kind.from_pretrained(self.name, **self.options))
@@ -147,6 +147,17 @@ class Source:
             raise InvalidValueError(
                 f"no usable {what} in {self.name!r}: {_first_line(error)}; pass {what}=… or ready inputs=…"
             ) from error
+
+    def _companion_elsewhere(self, what: str, kind: Any) -> Any:
+        """A loaded module knows by name where it came from, which may be gone or out of reach."""
+        try:
+            source = Source(self.name, self.revision, self.options["trust_remote_code"])
+        except HeadtreeError as error:
+            raise InvalidValueError(
+                f"{what} must be given, as the place the model was loaded from cannot be asked: {error}; "
+                f"pass {what}=…"
+            ) from error
+        return source._companion(what, kind)
 
     def _own_class(self) -> Any:
         import transformers

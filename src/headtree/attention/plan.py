@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ def _plan_on(model: nn.Module, probe: ModelInput) -> Plan:
     if is_registered:
         plan = _registry_plan(model, probe, plain)
         if plan is not None:
-            return _sized(plan, largest.n_bytes)
+            return replace(plan, output_bytes=largest.n_bytes)
     plan = _traced_plan(model, probe)
     if plan is None:
         raise InvalidValueError(
@@ -96,11 +96,7 @@ def _plan_on(model: nn.Module, probe: ModelInput) -> Plan:
             "like attention, and no attentions among its outputs; if it attends in another way, tell headtree "
             "how with register_attention"
         )
-    return _sized(plan, largest.n_bytes)
-
-
-def _sized(plan: Plan, n_bytes: int) -> Plan:
-    return Plan(**{**vars(plan), "output_bytes": n_bytes})
+    return replace(plan, output_bytes=largest.n_bytes)
 
 
 def _uses_registry(model: nn.Module) -> bool:
