@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from headtree._version import __version__
 
 if TYPE_CHECKING:
+    from headtree.attention.anatomy import register_attention, unregister_attention
+    from headtree.attention.capture import capture
+    from headtree.attention.files import load_tensor
     from headtree.attention.tensor import AttentionTensor, HeadId
     from headtree.bases.haar import HaarBasis
     from headtree.bases.paraproduct import Paraproduct, paraproduct
@@ -59,6 +62,7 @@ _HOME = {
     "Stability": "measures.stability",
     "TensorHaarBasis": "bases.tensor_haar",
     "binary_tree": "geometry.build",
+    "capture": "attention.capture",
     "compress": "measures.sparsity",
     "compression_curve": "measures.sparsity",
     "consensus": "measures.consensus",
@@ -68,16 +72,19 @@ _HOME = {
     "flexible_tree": "geometry.build",
     "head_entropy": "measures.entropy",
     "holder_exponent": "measures.regularity",
+    "load_tensor": "attention.files",
     "network_entropy": "measures.entropy",
     "organize": "questionnaire.organize",
     "organize_array": "questionnaire.organize",
     "paraproduct": "bases.paraproduct",
+    "register_attention": "attention.anatomy",
     "regularity": "measures.regularity",
     "softmax_invariance": "measures.invariance",
     "sparsity": "measures.sparsity",
     "stability": "measures.stability",
     "tree_distance": "trees.compare",
     "tree_emd": "geometry.emd",
+    "unregister_attention": "attention.anatomy",
 }
 
 __all__ = [
@@ -101,6 +108,7 @@ __all__ = [
     "TensorHaarBasis",
     "__version__",
     "binary_tree",
+    "capture",
     "compress",
     "compression_curve",
     "consensus",
@@ -110,16 +118,19 @@ __all__ = [
     "flexible_tree",
     "head_entropy",
     "holder_exponent",
+    "load_tensor",
     "network_entropy",
     "organize",
     "organize_array",
     "paraproduct",
+    "register_attention",
     "regularity",
     "softmax_invariance",
     "sparsity",
     "stability",
     "tree_distance",
     "tree_emd",
+    "unregister_attention",
 ]
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os import PathLike
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from headtree import _checks
+from headtree.attention.stored_array import StoredArray
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 Kind = Literal["scores", "probs"]
@@ -41,6 +48,9 @@ class AttentionTensor:
         True where an entry is missing because the model forbids it; broadcast to the shape of `values`.
     provenance : mapping
         Where the tensor came from.
+    sinks : array (head), optional
+        Attention sinks: a logit per head that takes part in softmax and attends to nothing, -inf for heads without
+        one; ``probs = softmax([scores, sink])`` without the last column.
     """
 
     values: Any
@@ -50,6 +60,7 @@ class AttentionTensor:
     kind: Kind = "scores"
     mask: Any = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    sinks: Any = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.values.shape)
@@ -68,7 +79,9 @@ class AttentionTensor:
             if len(values) != n:
                 raise InvalidValueError(f"{name} must label the {n} slices of its axis, got {len(values)}")
             object.__setattr__(self, name, values)
-        object.__setattr__(self, "mask", _checks.missing_entries(self.mask, "values", shape))
+        if not isinstance(self.mask, StoredArray):
+            object.__setattr__(self, "mask", _checks.missing_entries(self.mask, "values", shape))
+        object.__setattr__(self, "sinks", _checked_sinks(self.sinks, shape[0]))
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
 
     @classmethod
@@ -115,11 +128,65 @@ class AttentionTensor:
         n_heads, n_queries, n_keys = self.values.shape
         return int(n_heads), int(n_queries), int(n_keys)
 
+    def block(
+        self, heads: slice = slice(None), queries: slice = slice(None), keys: slice = slice(None)
+    ) -> Float[Tensor, "head query key"]:
+        """Part of the values as a float tensor on the CPU; of a tensor on disk, only that part is read."""
+        return _checks.real_tensor(self.values[heads, queries, keys], "values")
+
+    def load(self) -> AttentionTensor:
+        """The same tensor with all of it in memory; itself, if it is there already."""
+        if not isinstance(self.values, StoredArray):
+            return self
+        mask = None if self.mask is None else np.asarray(self.mask)
+        return replace(self, values=torch.from_numpy(np.asarray(self.values)), mask=mask)
+
+    def save(self, path: str | PathLike[str], *, half: bool = False, overwrite: bool = False) -> None:
+        """Write the tensor as a Zarr folder that `xarray.open_zarr` reads, whole or not at all.
+
+        Parameters
+        ----------
+        path : path
+            The folder to make, by custom named ``*.zarr``.
+        half : bool
+            Store the values in half precision: half the size, three significant digits.
+        overwrite : bool
+            Replace a tensor that is there already.
+        """
+        from headtree.attention import store
+
+        store.save_tensor(self, path, half=half, overwrite=overwrite)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> AttentionTensor:
+        """A saved tensor: labels at once, values and mask when a block of them is asked for."""
+        from headtree.attention import store
+
+        return store.open_tensor(path)
+
     def __repr__(self) -> str:
         n_heads, n_queries, n_keys = self.shape
         n_layers = len({head.layer for head in self.heads})
-        missing = "" if self.mask is None else f", {float(self.mask.double().mean()):.0%} missing"
+        on_disk = ", on disk" if isinstance(self.values, StoredArray) else ""
         return (
             f"AttentionTensor({n_heads} heads in {n_layers} layers × {n_queries} queries × {n_keys} keys, "
-            f"{self.kind}{missing})"
+            f"{self.kind}{self._missing_words()}{on_disk})"
         )
+
+    def _missing_words(self) -> str:
+        if self.mask is None:
+            return ""
+        if isinstance(self.mask, StoredArray):
+            return ", some missing"
+        return f", {int(self.mask.sum()) / self.mask.numel():.0%} missing"
+
+
+def _checked_sinks(sinks: Any, n_heads: int) -> Float[Tensor, " head"] | None:
+    if sinks is None:
+        return None
+    tensor = _checks.real_tensor(sinks, "sinks")
+    if tuple(tensor.shape) != (n_heads,):
+        raise InvalidValueError(
+            f"sinks must be one number for each of the {n_heads} heads, got {tuple(tensor.shape)}"
+        )
+    return tensor

@@ -1,0 +1,176 @@
+"""What enters the softmax of one attention call, kept as its parts until a block of it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+#: A score this low that leaves softmax as an exact zero was forbidden, whatever number the model used for it:
+#: XLNet adds -1e30, the first GPT -1e4, most others the minimum of the dtype.
+_SURELY_FORBIDDEN = -9000.0
+
+
+class Block(NamedTuple):
+    """Which part of a call is wanted: one input of the batch, some heads, a range of queries and of keys."""
+
+    item: int
+    heads: Sequence[int] | slice = slice(None)
+    queries: slice = slice(None)
+    keys: slice = slice(None)
+
+
+@dataclass(frozen=True, eq=False)
+class Logits:
+    """The scores of one attention call, as queries and keys to be multiplied or as the product the model made.
+
+    Parameters
+    ----------
+    shape : (batch, head, query, key)
+        Grouped keys count once for every head that reads them.
+    query, key : tensor (batch, head, token, feature), optional
+        ``scores = cap(scaling * query @ key.T) + finite part of terms``.
+    product : tensor (batch, head, query, key), optional
+        The softmax's input, instead of queries and keys; what the model forbids is in it as very low numbers.
+    terms : sequence of tensor
+        Added before softmax: position bias, additive mask. At most half the dtype's minimum means forbidden.
+    allowed : sequence of bool tensor
+        True where attention is allowed.
+    causal : bool
+        A query sees the keys up to its own position, counted from the first.
+    sinks : tensor (head), optional
+        A further logit per head that takes part in softmax and attends to nothing.
+    """
+
+    shape: tuple[int, int, int, int]
+    query: Float[Tensor, "batch head query feature"] | None = None
+    key: Float[Tensor, "batch group key feature"] | None = None
+    scaling: float = 1.0
+    softcap: float | None = None
+    product: Float[Tensor, "batch head query key"] | None = None
+    terms: tuple[Tensor, ...] = ()
+    allowed: tuple[Tensor, ...] = ()
+    causal: bool = False
+    sinks: Float[Tensor, " head"] | None = None
+
+    def scores(self, block: Block) -> Float[Tensor, "head query key"]:
+        """Everything finite that enters softmax; a copy."""
+        if self.product is not None:
+            scores = _part(self.product, self.shape, block)
+            return scores.masked_fill(_forbidden_in_product(scores), 0)
+        if self.query is None or self.key is None:
+            raise RuntimeError("an attention call holds neither a product nor queries and keys")
+        query = _pick(self.query[block.item], block.heads)[:, block.queries]
+        key = self.key[block.item]
+        if key.shape[0] != self.query.shape[1]:
+            key = key.repeat_interleave(self.query.shape[1] // key.shape[0], dim=0)
+        key = _pick(key, block.heads)[:, block.keys]
+        scores = torch.matmul(query, key.transpose(-1, -2)).mul_(self.scaling)
+        if self.softcap is not None:
+            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        for term in self.terms:
+            part = _part(term, self.shape, block)
+            if part.any():  # most additive masks of most layers are all zero
+                scores = scores + part.masked_fill(part <= _half_minimum(part.dtype), 0)
+        return scores
+
+    def missing(self, block: Block) -> Bool[Tensor, "#head query key"] | None:
+        """True where the model forbids attention; one slice for all heads where they agree, None if nowhere."""
+        missing = None
+        hidden = [_part(term, self.shape, block) for term in self.terms]
+        hidden = [part <= _half_minimum(part.dtype) for part in hidden]
+        hidden += [~_part(allowed, self.shape, block) for allowed in self.allowed]
+        if self.product is not None:
+            hidden.append(_forbidden_in_product(_part(self.product, self.shape, block)))
+        if self.causal:
+            rows = torch.arange(self.shape[2])[block.queries]
+            columns = torch.arange(self.shape[3])[block.keys]
+            hidden.append((columns > rows[:, None])[None])
+        for part in hidden:
+            if part.any():
+                missing = part.cpu() if missing is None else missing | part.cpu()
+        return missing
+
+    def probs(
+        self, scores: Float[Tensor, "head query key"], missing: Tensor | None, heads: Sequence[int] | slice
+    ) -> Float[Tensor, "head query key"]:
+        """Softmax of scores whose keys are all there; a query that may attend to nothing gives zeros."""
+        scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        if missing is not None:
+            scores = scores.masked_fill(missing.to(scores.device), -torch.inf)
+        if self.sinks is not None:
+            sinks = _pick(self.sinks.to(scores), heads)[:, None, None].expand(-1, scores.shape[1], 1)
+            return torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :-1]
+        probs = torch.softmax(scores, dim=-1)
+        return probs if missing is None else probs.nan_to_num_(0.0)
+
+
+def from_queries(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    sinks: Tensor | None = None,
+) -> Logits:
+    """The logits of an attention function's arguments; masks are boolean (True = allowed) or additive."""
+    n_batch, n_heads, n_queries, _ = query.shape
+    n_keys = key.shape[2]
+    terms = [
+        _four_axes(term)[..., :n_keys] for term in (bias, mask) if term is not None and term.is_floating_point()
+    ]
+    allowed = [_four_axes(mask)[..., :n_keys].bool()] if mask is not None and not mask.is_floating_point() else []
+    return Logits(
+        shape=(n_batch, n_heads, n_queries, n_keys),
+        query=query,
+        key=key,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        softcap=None if softcap is None else float(softcap),
+        terms=tuple(terms),
+        allowed=tuple(allowed),
+        causal=causal,
+        sinks=None if sinks is None else sinks.reshape(-1),
+    )
+
+
+def from_product(product: Tensor, n_batch: int, sinks: Tensor | None = None) -> Logits:
+    """The logits of a softmax the model ran itself; (batch·head, query, key) is split by the number of inputs."""
+    if product.ndim == 3 and product.shape[0] % n_batch == 0:
+        product = product.reshape(n_batch, product.shape[0] // n_batch, *product.shape[1:])
+    n_batch, n_heads, n_queries, n_keys = product.shape
+    return Logits(shape=(n_batch, n_heads, n_queries, n_keys), product=product, sinks=sinks)
+
+
+def _forbidden_in_product(scores: Tensor) -> Tensor:
+    low = scores <= _half_minimum(scores.dtype)
+    suspects = scores <= _SURELY_FORBIDDEN
+    if not torch.equal(low, suspects):
+        low |= suspects & (torch.softmax(scores.float(), dim=-1) == 0)
+    return low
+
+
+def _part(values: Tensor, shape: tuple[int, int, int, int], block: Block) -> Tensor:
+    """A block of what broadcasts to `shape`; an axis of one head stays one."""
+    n_batch, _, n_queries, n_keys = shape
+    full = values.expand(n_batch, values.shape[1], n_queries, n_keys)[block.item]
+    heads = slice(None) if full.shape[0] == 1 else block.heads
+    return _pick(full, heads)[:, block.queries, block.keys]
+
+
+def _pick(values: Tensor, heads: Sequence[int] | slice) -> Tensor:
+    return values[heads] if isinstance(heads, slice) else values[list(heads)]
+
+
+def _four_axes(mask: Tensor) -> Tensor:
+    return mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+
+
+def _half_minimum(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).min / 2

@@ -1,0 +1,272 @@
+"""Models, tokenizers and image processors by name, folder or object; and what identifies them."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from headtree._version import __version__
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+
+#: Seconds to wait for the hub before saying that there is no network; transformers alone tries for half a minute.
+_HUB_TIMEOUT = 5.0
+
+_T = TypeVar("_T")
+
+
+class Source:
+    """Where a model comes from, asked once, with the answers that its tokenizer needs as well."""
+
+    def __init__(self, model: Any, revision: str | None, trust_remote_code: bool) -> None:
+        if not isinstance(model, str | Path | nn.Module):
+            raise InvalidTypeError(
+                f"model must be a hub id, a folder or a loaded module, got {type(model).__name__}; "
+                "a name is a string such as 'openai-community/gpt2'"
+            )
+        self.module = model if isinstance(model, nn.Module) else None
+        name = (
+            getattr(getattr(model, "config", None), "_name_or_path", "") if self.module is not None else str(model)
+        )
+        self.name = str(name or "")
+        self.revision = revision
+        self.commit: str | None = None  # what the revision stands for on the hub
+        self.options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        if self.module is None:
+            self._locate()
+
+    def _locate(self) -> None:
+        """Find the folder or ask the hub, and fail fast if neither answers."""
+        _need_transformers()
+        folder = Path(self.name).expanduser()
+        if folder.is_dir():
+            if not (folder / "config.json").is_file():
+                raise InvalidValueError(
+                    f"model must be a folder that save_pretrained wrote, but {folder} has no config.json; "
+                    "pass the loaded module instead"
+                )
+            self.name = str(folder)
+            if self.revision is not None:
+                raise InvalidValueError(
+                    f"revision chooses among versions on the hub, but {folder} is a local folder"
+                )
+            return
+        if folder.is_file() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
+            raise InvalidValueError(
+                f"model must be an existing folder or a hub id, but there is no folder {self.name!r}; check "
+                "the path"
+            )
+        self.options["revision"] = self.revision
+        self._ask_hub()
+
+    def _ask_hub(self) -> None:
+        from huggingface_hub import HfApi, constants, try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            cached = try_to_load_from_cache(self.name, "config.json", revision=self.revision)
+            if not constants.is_offline_mode():
+                self.commit = HfApi().model_info(self.name, revision=self.revision, timeout=_HUB_TIMEOUT).sha
+                return
+            reason = "HF_HUB_OFFLINE is set"
+        except HFValidationError as error:
+            raise InvalidValueError(f"model must be a hub id or a folder, got {self.name!r}: {error}") from None
+        except RevisionNotFoundError:
+            raise InvalidValueError(f"revision {self.revision!r} of {self.name!r} is not on the hub") from None
+        except RepositoryNotFoundError:
+            raise InvalidValueError(
+                f"there is no model {self.name!r} on the hub, or it is private, and no folder of that name "
+                "here; check the spelling, or log in with `hf auth login`"
+            ) from None
+        except Exception as error:  # the hub's client has many words for no network
+            reason = f"{type(error).__name__}: {error}"
+        if isinstance(cached, str):
+            self.options["local_files_only"] = True  # an earlier download will do
+            self.commit = Path(cached).parent.name
+            return
+        raise InvalidValueError(
+            f"model {self.name!r} is not a folder here, not in the local cache, and the hub cannot be reached "
+            f"({reason}); connect to the network, or pass a folder or a loaded module"
+        )
+
+    def load_model(self, device: Any) -> nn.Module:
+        """The model, in evaluation mode."""
+        if self.module is not None:
+            return self.module
+        import transformers
+
+        def load(kind: Any) -> Any:
+            return kind.from_pretrained(self.name, weights_only=True, output_loading_info=True, **self.options)
+
+        try:
+            model, info = self._quietly(load, transformers.AutoModel)
+        except ValueError as error:
+            kind = self._own_class() if "Unrecognized configuration class" in str(error) else None
+            if kind is None:
+                raise _load_error(self.name, "model", error) from error
+            model, info = self._guarded("model", load, kind)
+        except Exception as error:
+            raise _load_error(self.name, "model", error) from error
+        absent = sorted(key for key in info["missing_keys"] if "pooler" not in key)
+        if absent:
+            raise InvalidValueError(
+                f"the weights of {self.name!r} do not fit its configuration: {len(absent)} tensors are absent "
+                f"and would be random, the first {absent[0]!r}; load the model with the class it was saved "
+                "from and pass that"
+            )
+        return model.eval() if device is None else model.eval().to(device)  # type: ignore[no-any-return]
+
+    def load_tokenizer(self) -> Any:
+        """The tokenizer saved with the model."""
+        import transformers
+
+        return self._companion("tokenizer", transformers.AutoTokenizer)
+
+    def load_processor(self) -> Any:
+        """The image processor saved with the model."""
+        import transformers
+
+        return self._companion("processor", transformers.AutoImageProcessor)
+
+    def _companion(self, what: str, kind: Any) -> Any:
+        if not self.name or (self.module is not None and not Path(self.name).is_dir()):
+            if self.module is not None and self.name:
+                return self._companion_elsewhere(what, kind)
+            raise InvalidValueError(f"{what} must be given for a model that was not loaded by name: pass {what}=…")
+        try:
+            return self._quietly(lambda: kind.from_pretrained(self.name, **self.options))
+        except Exception as error:
+            raise InvalidValueError(
+                f"no usable {what} in {self.name!r}: {_first_line(error)}; pass {what}=… or ready inputs=…"
+            ) from error
+
+    def _companion_elsewhere(self, what: str, kind: Any) -> Any:
+        """A loaded module knows by name where it came from, which may be gone or out of reach."""
+        try:
+            source = Source(self.name, self.revision, self.options["trust_remote_code"])
+        except HeadtreeError as error:
+            raise InvalidValueError(
+                f"{what} must be given, as the place the model was loaded from cannot be asked: {error}; "
+                f"pass {what}=…"
+            ) from error
+        return source._companion(what, kind)
+
+    def _own_class(self) -> Any:
+        import transformers
+
+        config = self._quietly(lambda: transformers.AutoConfig.from_pretrained(self.name, **self.options))
+        names = getattr(config, "architectures", None) or [""]
+        return getattr(transformers, names[0], None)
+
+    def _guarded(self, what: str, function: Callable[..., _T], *args: Any) -> _T:
+        try:
+            return self._quietly(function, *args)
+        except Exception as error:
+            raise _load_error(self.name, what, error) from error
+
+    def _quietly(self, function: Callable[..., _T], *args: Any) -> _T:
+        with _quiet_transformers():
+            return function(*args)
+
+
+def _need_transformers() -> None:
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        raise _MissingPackageError(
+            "a model given by name needs the package transformers: pip install 'headtree[models]'"
+        ) from None
+
+
+class _MissingPackageError(HeadtreeError, ImportError):
+    """An optional dependency is not installed."""
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No loading bars and reports: what matters in them becomes an error here."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _load_error(name: str, what: str, error: Exception) -> HeadtreeError:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return InvalidValueError(
+            f"{name!r} brings its own Python code, which is not run unless you ask for it: read it, then pass "
+            "trust_remote_code=True"
+        )
+    if "does not recognize this architecture" in text or "Unrecognized model" in text:
+        return InvalidValueError(
+            f"{name!r} has an architecture that the installed transformers does not know: {_first_line(error)}; "
+            "upgrade transformers or pass a loaded module"
+        )
+    return InvalidValueError(
+        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {_first_line(error)}; the files are "
+        "incomplete or damaged, fetch them again"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def provenance(model: nn.Module, source: Source) -> dict[str, Any]:
+    """What is needed to know the model again: name, revision, hash of the weights, versions of the libraries."""
+    config = getattr(model, "config", None)
+    return {
+        "model": source.name or type(model).__name__,
+        "class": type(model).__name__,
+        "revision": source.commit or source.revision or getattr(config, "_commit_hash", None),
+        "weights_sha256": weights_hash(model),
+        "versions": {
+            "headtree": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("torch", "transformers", "tokenizers")},
+        },
+    }
+
+
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 over the names, types, shapes and bytes of all parameters and buffers."""
+    named = sorted({**dict(model.named_parameters()), **dict(model.named_buffers())}.items())
+
+    def digest(item: tuple[str, torch.Tensor]) -> bytes:
+        name, tensor = item
+        data = tensor.detach().cpu().contiguous()
+        head = f"{name} {data.dtype} {tuple(data.shape)}".encode()
+        return hashlib.sha256(head + b"\n").digest() + hashlib.sha256(_bytes(data)).digest()
+
+    with ThreadPoolExecutor(max_workers=8) as pool:  # hashing lets other threads run
+        return hashlib.sha256(b"".join(pool.map(digest, named))).hexdigest()
+
+
+def _bytes(data: torch.Tensor) -> memoryview:
+    if data.numel() == 0:
+        return memoryview(b"")
+    return data.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,236 @@
+"""Tensors on disk: labelled Zarr, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headtree.attention.stored_array import StoredArray
+from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.errors import InvalidTypeError, InvalidValueError
+
+_FORMAT = "headtree.attention/1"
+_AXES = ("head", "query", "key")
+
+#: Bytes of one chunk: small enough that a single head is cheap to read, large enough that there are few files.
+_CHUNK_BYTES = 4 << 20
+
+
+def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: bool, overwrite: bool) -> None:
+    """Write `att` beside `path` under another name, then move it there in one step."""
+    target = Path(path)
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise InvalidValueError(f"path must name a folder to make, but {target} is a file or a link")
+    if target.exists() and not overwrite:
+        raise InvalidValueError(f"{target} exists already; choose another name or pass overwrite=True")
+    if target.exists() and not _is_ours(target):
+        raise InvalidValueError(
+            f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
+    partial = _sibling(target, "partial")
+    try:
+        _write(att, partial, half)
+        _move_into_place(partial, target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def open_tensor(path: str | os.PathLike[str]) -> AttentionTensor:
+    """Read the labels of a saved tensor; its values and mask stay on disk."""
+    import zarr
+
+    target = Path(path)
+    if not target.exists():
+        raise InvalidValueError(f"path must name a saved tensor, but {target} does not exist")
+    try:
+        group = zarr.open_group(target, mode="r")
+        if group.attrs.get("format") != _FORMAT:
+            raise InvalidValueError(
+                f"{target} is Zarr, but not a tensor that headtree saved (format {group.attrs.get('format')!r} "
+                f"instead of {_FORMAT!r}); open it with xarray and pass its array to AttentionTensor.from_array"
+            )
+        return _read(target, group)
+    except (FileNotFoundError, KeyError, ValueError, OSError) as error:
+        if isinstance(error, InvalidValueError):
+            raise
+        raise InvalidValueError(
+            f"{target} cannot be read as a tensor that AttentionTensor.save wrote: {error}; save it again"
+        ) from error
+
+
+def _read(target: Path, group: Any) -> AttentionTensor:
+    identity = str(group.attrs["identity"])
+
+    def stored(name: str) -> StoredArray:
+        array = group[name]
+        return StoredArray(target.resolve(), name, identity, tuple(array.shape), np.dtype(array.dtype))
+
+    return AttentionTensor(
+        values=stored("attention"),
+        heads=tuple(HeadId(int(i), int(j)) for i, j in zip(group["layer"][:], group["place"][:], strict=True)),
+        queries=tuple(map(str, group["query"][:])),
+        keys=tuple(map(str, group["key"][:])),
+        kind=str(group.attrs["kind"]),  # type: ignore[arg-type]
+        mask=stored("mask") if "mask" in group else None,
+        provenance=json.loads(str(group.attrs["provenance"])),
+        sinks=np.asarray(group["sink"][:]) if "sink" in group else None,
+    )
+
+
+def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
+    import zarr
+
+    group = zarr.open_group(folder, mode="w-", zarr_format=3)
+    dtype = np.dtype("float16") if half else _stored_dtype(att.values)
+    group.attrs.update(
+        format=_FORMAT,
+        identity=uuid.uuid4().hex,
+        kind=att.kind,
+        provenance=json.dumps(_plain(dict(att.provenance))),
+    )
+    chunks = _chunks(att.shape, dtype.itemsize)
+    values = group.create_array(
+        "attention",
+        shape=att.shape,
+        dtype=dtype,
+        chunks=chunks,
+        dimension_names=_AXES,
+        attributes={"coordinates": "layer place sink" if att.sinks is not None else "layer place"},
+    )
+    for block in _blocks(att.shape, chunks):
+        values[block] = _to_half(att.values[block]) if half else _numpy(att.values[block])
+    if att.mask is not None:
+        mask = group.create_array("mask", shape=att.shape, dtype=bool, chunks=chunks, dimension_names=_AXES)
+        for block in _blocks(att.shape, chunks):
+            mask[block] = _numpy(att.mask[block])
+    _write_labels(att, group)
+    with warnings.catch_warnings():
+        # the specification of Zarr 3 has no consolidated metadata yet; without them, xarray.open_zarr warns
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        zarr.consolidate_metadata(str(folder))
+
+
+def _write_labels(att: AttentionTensor, group: Any) -> None:
+    def put(name: str, axis: str, values: list[Any], dtype: Any) -> None:
+        array = group.create_array(name, shape=(len(values),), dtype=dtype, dimension_names=(axis,))
+        array[:] = np.array(values, dtype=object if dtype is str else dtype)
+
+    put("head", "head", [str(head) for head in att.heads], str)
+    put("layer", "head", [head.layer for head in att.heads], "int64")
+    put("place", "head", [head.head for head in att.heads], "int64")
+    put("query", "query", list(att.queries), str)
+    put("key", "key", list(att.keys), str)
+    if att.sinks is not None:
+        put("sink", "head", att.sinks.tolist(), "float64")
+
+
+def _stored_dtype(values: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = _numpy(values[:1, :1, :1]).dtype
+    if dtype.kind not in "fiub":
+        raise InvalidTypeError(f"values must be real numbers to be saved, got {dtype}")
+    return dtype
+
+
+def _numpy(values: Any) -> np.ndarray[Any, Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())
+    return np.asarray(values)
+
+
+def _to_half(values: Any) -> np.ndarray[Any, Any]:
+    block = _numpy(values)
+    largest = np.finfo(np.float16).max
+    if np.abs(block[np.isfinite(block)], dtype=np.float64).max(initial=0.0) > largest:
+        raise InvalidValueError(
+            f"half precision holds numbers up to {largest}, but the values exceed it; pass half=False"
+        )
+    return block.astype(np.float16)
+
+
+def _chunks(shape: tuple[int, int, int], itemsize: int) -> tuple[int, int, int]:
+    """One head after another, whole rows of keys, no chunk over the limit unless a single row is."""
+    n_heads, n_queries, n_keys = shape
+    rows = max(1, min(n_queries, _CHUNK_BYTES // (n_keys * itemsize)))
+    heads = max(1, min(n_heads, _CHUNK_BYTES // (rows * n_keys * itemsize))) if rows == n_queries else 1
+    return heads, rows, n_keys
+
+
+def _blocks(shape: tuple[int, int, int], chunks: tuple[int, int, int]) -> Iterator[tuple[slice, slice, slice]]:
+    counts = [math.ceil(n / c) for n, c in zip(shape, chunks, strict=True)]
+    for place in np.ndindex(*counts):
+        first, second, third = (slice(i * c, (i + 1) * c) for i, c in zip(place, chunks, strict=True))
+        yield first, second, third
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON takes it; what is neither a number nor a string is written as one."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _sibling(target: Path, role: str) -> Path:
+    return target.with_name(f".{target.name}.{role}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+def _sweep(target: Path) -> None:
+    """Remove what interrupted writers of this tensor left, unless one of them is still running."""
+    for role in ("partial", "old"):
+        for leftover in target.parent.glob(f".{_escaped(target.name)}.{role}-*"):
+            owner = leftover.name.rsplit("-", 2)[-2]
+            if not (owner.isdigit() and int(owner) != os.getpid() and _is_running(int(owner))):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _move_into_place(partial: Path, target: Path) -> None:
+    if not target.exists():
+        partial.rename(target)
+        return
+    old = _sibling(target, "old")  # a folder that is not empty cannot be replaced in one rename
+    target.rename(old)
+    try:
+        partial.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_ours(target: Path) -> bool:
+    if not any(target.iterdir()):
+        return True
+    try:
+        attributes = json.loads((target / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
+    except (OSError, ValueError):
+        return False
+    return isinstance(attributes, dict) and attributes.get("format") == _FORMAT

@@ -1,0 +1,96 @@
+"""Tensors made by others."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy.io import savemat
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+
+X = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)  # head, query, key
+
+
+def written(path, array, name="x"):
+    if path.suffix == ".npy":
+        np.save(path, array)
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: array})
+    elif path.suffix == ".safetensors":
+        save_file({name: torch.from_numpy(np.ascontiguousarray(array))}, path)
+    elif path.suffix == ".mat":
+        savemat(path, {name: array})
+    else:
+        torch.save(torch.from_numpy(np.ascontiguousarray(array)), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".pt", ".pth", ".mat"])
+@pytest.mark.parametrize("axes", ["hqk", "qkh", "khq"])
+def test_every_format_and_order(tmp_path, suffix, axes):
+    path = written(tmp_path / f"a{suffix}", X.transpose(["hqk".index(axis) for axis in axes]))
+    att = ht.load_tensor(path, axes=axes, kind="probs", heads_per_layer=2)
+    np.testing.assert_array_equal(att.block().numpy(), X)
+    assert att.kind == "probs"
+    assert att.heads == ((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+def test_layers_and_axes_of_length_one(tmp_path):
+    path = written(tmp_path / "a.npy", X.reshape(2, 1, 2, 5, 6))
+    att = ht.load_tensor(path, axes="l1hqk")
+    np.testing.assert_array_equal(att.block().numpy(), X)
+    assert att.heads == ((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+def test_ambiguous_files_name_their_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz", first=X, second=X[:2], note=np.zeros(3))
+    with pytest.raises(
+        HeadtreeError, match=r"2 arrays of three.*'first' \(4, 5, 6\), 'second' \(2, 5, 6\), 'note'"
+    ):
+        ht.load_tensor(tmp_path / "a.npz")
+    assert ht.load_tensor(tmp_path / "a.npz", name="second").shape == (2, 5, 6)
+    with pytest.raises(HeadtreeError, match="name must be one of the arrays"):
+        ht.load_tensor(tmp_path / "a.npz", name="third")
+    torch.save({"scores": torch.from_numpy(X), "epoch": 3}, tmp_path / "a.pt")
+    assert ht.load_tensor(tmp_path / "a.pt").shape == (4, 5, 6)
+    with pytest.raises(HeadtreeError, match="no array of three axes"):
+        ht.load_tensor(written(tmp_path / "flat.npy", X[0]))
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [("hq", "must name h, q and k"), ("hqq", "must name h"), ("lhqk", "every axis"), ("hqkz", "must name")],
+)
+def test_wrong_axes_are_named(tmp_path, axes, said):
+    with pytest.raises(HeadtreeError, match=said):
+        ht.load_tensor(written(tmp_path / "a.npy", X), axes=axes)
+
+
+def test_pickles_are_never_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (exec, ("raise SystemExit('run!')",))
+
+    np.save(tmp_path / "a.npy", np.array([Evil()], dtype=object))
+    torch.save(Evil(), tmp_path / "a.pt")
+    for name in ("a.npy", "a.pt"):
+        with pytest.raises(HeadtreeError, match="cannot be read"):
+            ht.load_tensor(tmp_path / name)
+
+
+def test_damaged_missing_and_unknown_files(tmp_path):
+    for suffix in (".npy", ".npz", ".safetensors", ".pt", ".mat"):
+        (tmp_path / f"bad{suffix}").write_bytes(b"not that")
+        with pytest.raises(HeadtreeError, match="cannot be read as"):
+            ht.load_tensor(tmp_path / f"bad{suffix}")
+    with pytest.raises(HeadtreeError, match="does not exist"):
+        ht.load_tensor(tmp_path / "nowhere.npy")
+    (tmp_path / "a.csv").write_text("1,2")
+    with pytest.raises(HeadtreeError, match="path must end in one of"):
+        ht.load_tensor(tmp_path / "a.csv")
+
+
+def test_folders_are_saved_tensors(tmp_path):
+    ht.AttentionTensor.from_array(X).save(tmp_path / "a.zarr")
+    np.testing.assert_array_equal(ht.load_tensor(tmp_path / "a.zarr").block().numpy(), X)

@@ -1,0 +1,196 @@
+"""Tensors on disk: what was saved is what is opened, and nothing is ever half there."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray
+
+import headtree as ht
+from headtree.attention import store
+from headtree.attention.stored_array import StoredArray
+from headtree.errors import HeadtreeError
+
+TOKENS = ("<s>", "é", "", "x", "x")
+
+
+def tensor(seed=0, **changes):
+    values = np.random.default_rng(seed).normal(size=(4, 5, 3)).astype(np.float32)
+    given = {
+        "values": values,
+        "heads": [(0, 0), (0, 1), (2, 0), (2, 3)],
+        "queries": TOKENS,
+        "keys": TOKENS[:3],
+        "kind": "probs",
+        "mask": np.triu(np.ones((5, 3), bool), 1),
+        "provenance": {"model": "some/model", "versions": {"torch": "2"}, "sizes": (1, 2)},
+        "sinks": [0.5, -np.inf, 1.0, 2.0],
+    }
+    return ht.AttentionTensor(**given | changes)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_round_trip(tmp_path, as_tensor):
+    att = tensor(values=torch.from_numpy(tensor().values)) if as_tensor else tensor()
+    att.save(tmp_path / "a.zarr")
+    back = ht.AttentionTensor.open(tmp_path / "a.zarr")
+    assert back.heads == att.heads
+    assert back.queries == att.queries
+    assert back.keys == att.keys
+    assert back.kind == "probs"
+    assert dict(back.provenance) == {"model": "some/model", "versions": {"torch": "2"}, "sizes": [1, 2]}
+    np.testing.assert_array_equal(np.asarray(back.values), np.asarray(att.values))
+    np.testing.assert_array_equal(np.asarray(back.mask), att.mask.numpy())
+    torch.testing.assert_close(back.sinks.float(), att.sinks.float())
+    assert "on disk" in repr(back)
+    loaded = back.load()
+    assert torch.equal(loaded.values, torch.as_tensor(att.values))
+    assert torch.equal(loaded.mask, att.mask)
+    assert loaded.load() is loaded
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_precisions_lose_nothing(tmp_path, dtype):
+    values = torch.randn(2, 3, 3).to(dtype)
+    ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr")
+    assert torch.equal(ht.AttentionTensor.open(tmp_path / "a.zarr").block().to(dtype), values)
+
+
+def test_xarray_opens_it_with_names(tmp_path):
+    att = tensor()
+    att.save(tmp_path / "a.zarr")
+    with xarray.open_zarr(tmp_path / "a.zarr") as data:
+        assert data["attention"].dims == ("head", "query", "key")
+        assert data.sizes == {"head": 4, "query": 5, "key": 3}
+        assert list(data["head"].values) == ["L0H0", "L0H1", "L2H0", "L2H3"]
+        assert list(data["query"].values) == list(TOKENS)
+        assert list(data["layer"].values) == [0, 0, 2, 2]
+        np.testing.assert_array_equal(data["attention"].sel(head="L2H0").values, att.values[2])
+        np.testing.assert_array_equal(data["mask"].values, att.mask.numpy())
+        assert data["attention"].where(data["layer"] == 2, drop=True).sizes["head"] == 2
+        assert data.attrs["kind"] == "probs"
+
+
+def test_opening_reads_nothing_until_a_block_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_CHUNK_BYTES", 60)  # one head in a chunk
+    att = tensor()
+    att.save(tmp_path / "a.zarr")
+    chunks = sorted((tmp_path / "a.zarr" / "attention" / "c").glob("*/*/*"))
+    assert len(chunks) == 4
+    for chunk in chunks[1:]:
+        chunk.write_bytes(b"damaged")
+    back = ht.AttentionTensor.open(tmp_path / "a.zarr")
+    assert isinstance(back.values, StoredArray)
+    assert back.shape == (4, 5, 3)
+    np.testing.assert_array_equal(back.block(heads=slice(0, 1)).numpy(), att.values[:1])
+    with pytest.raises(Exception, match=r".+"):
+        back.block()
+
+
+def test_a_stored_tensor_is_organized_as_one_in_memory(tmp_path):
+    values = np.random.default_rng(0).normal(size=(6, 7, 8)).astype(np.float32)
+    att = ht.AttentionTensor.from_array(values, mask=np.arange(8) > 6)
+    att.save(tmp_path / "a.zarr")
+    settings = ht.Questionnaire(n_iter=1)
+    ours, theirs = ht.organize(ht.AttentionTensor.open(tmp_path / "a.zarr"), settings), ht.organize(att, settings)
+    for axis in ("head", "query", "key"):
+        assert getattr(ours.trees, axis) == getattr(theirs.trees, axis)
+
+
+def test_half_precision_is_half_the_size_and_close(tmp_path):
+    values = np.random.default_rng(0).normal(size=(4, 64, 64)).astype(np.float32)
+    att = ht.AttentionTensor.from_array(values)
+    att.save(tmp_path / "half.zarr", half=True)
+    att.save(tmp_path / "full.zarr")
+    back = ht.AttentionTensor.open(tmp_path / "half.zarr")
+    assert back.values.dtype == np.float16
+    np.testing.assert_allclose(back.block().numpy(), values, rtol=1e-3, atol=1e-6)
+    half, full = (tmp_path / name / "attention" / "c" for name in ("half.zarr", "full.zarr"))
+    assert _size(half) < 0.6 * _size(full)
+    with pytest.raises(HeadtreeError, match="half precision holds numbers up to"):
+        ht.AttentionTensor.from_array(values * 1e6).save(tmp_path / "big.zarr", half=True)
+    assert not (tmp_path / "big.zarr").exists()
+
+
+def _size(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_nothing_is_overwritten_unasked(tmp_path):
+    tensor(0).save(tmp_path / "a.zarr")
+    with pytest.raises(HeadtreeError, match=r"exists already; .*overwrite=True"):
+        tensor(1).save(tmp_path / "a.zarr")
+    tensor(1).save(tmp_path / "a.zarr", overwrite=True)
+    np.testing.assert_array_equal(ht.AttentionTensor.open(tmp_path / "a.zarr").block().numpy(), tensor(1).values)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(HeadtreeError, match="not a tensor that headtree saved, so it is not overwritten"):
+        tensor().save(tmp_path / "mine", overwrite=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadtreeError, match="is a file or a link"):
+        tensor().save(tmp_path / "file", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr", "file", "mine"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_interrupted_save_leaves_what_was_there(tmp_path, monkeypatch, exists):
+    target = tmp_path / "a.zarr"
+    if exists:
+        tensor(0).save(target)
+
+    def interrupted(att, group):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "_write_labels", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tensor(1).save(target, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == (["a.zarr"] if exists else [])
+    if exists:
+        np.testing.assert_array_equal(ht.AttentionTensor.open(target).block().numpy(), tensor(0).values)
+
+
+def test_leftovers_of_a_killed_writer_are_swept(tmp_path):
+    leftover = tmp_path / ".a.zarr.partial-999999999-abcdef"
+    other = tmp_path / ".b.zarr.partial-999999999-abcdef"
+    leftover.mkdir()
+    other.mkdir()
+    tensor().save(tmp_path / "a.zarr")
+    assert not leftover.exists()
+    assert other.exists()
+
+
+def test_a_rewritten_folder_is_not_read_under_old_labels(tmp_path):
+    tensor(0).save(tmp_path / "a.zarr")
+    old = ht.AttentionTensor.open(tmp_path / "a.zarr")
+    tensor(1).save(tmp_path / "a.zarr", overwrite=True)
+    with pytest.raises(HeadtreeError, match="written anew since"):
+        old.block()
+    store.shutil.rmtree(tmp_path / "a.zarr")
+    with pytest.raises(HeadtreeError, match="gone since"):
+        old.block()
+
+
+def test_what_is_not_a_saved_tensor_is_refused(tmp_path):
+    with pytest.raises(HeadtreeError, match="does not exist"):
+        ht.AttentionTensor.open(tmp_path / "nowhere.zarr")
+    with pytest.raises(HeadtreeError, match="cannot be read"):
+        ht.AttentionTensor.open(tmp_path)
+    xarray.Dataset({"x": ("a", np.arange(3))}).to_zarr(tmp_path / "other.zarr", zarr_format=3, consolidated=False)
+    with pytest.raises(HeadtreeError, match="not a tensor that headtree saved"):
+        ht.AttentionTensor.open(tmp_path / "other.zarr")
+    tensor().save(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(HeadtreeError, match="cannot be read"):
+        ht.AttentionTensor.open(tmp_path / "a.zarr")
+
+
+def test_sinks_must_be_one_for_each_head():
+    with pytest.raises(HeadtreeError, match="sinks must be one number for each of the 4 heads"):
+        tensor(sinks=[1.0])
+
+
+def test_provenance_is_plain_json(tmp_path):
+    tensor(provenance={"path": tmp_path, "n": 1}).save(tmp_path / "a.zarr")
+    attributes = json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())["attributes"]
+    assert json.loads(attributes["provenance"]) == {"path": str(tmp_path), "n": 1}
