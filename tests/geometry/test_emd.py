@@ -8,8 +8,8 @@ from scipy.spatial.distance import pdist, squareform
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.geometry.emd import _FEATURES_AT_A_TIME
-from headtree.geometry.kernels_cpu import add_pairwise_l1
+from headtree.geometry.emd import _ENTRIES_AT_A_TIME
+from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1
 from headtree.trees.tree import PartitionTree
 from tests import oracles
 from tests.strategies import partition_trees
@@ -80,7 +80,7 @@ def test_levels_and_distinct_differ_by_the_repeated_folders():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(1, 5), (3, 1), (33, 1025), (65, 2100), (130, 7)])
+@pytest.mark.parametrize("shape", [(1, 5), (3, 1), (33, 1025), (65, 4100), (130, 7), (70, 4096)])
 def test_pairwise_l1_equals_scipy(shape, dtype):
     x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
     total = np.zeros((shape[0], shape[0]))
@@ -93,14 +93,15 @@ def test_pairwise_l1_equals_scipy(shape, dtype):
 
 def test_more_features_than_fit_in_one_run():
     """Runs of outer folders must carry the unfinished sums over."""
-    x = np.random.default_rng(2).standard_normal((5, 90, 80))
+    x = np.random.default_rng(2).standard_normal((40, 90, 80))
     trees = [PartitionTree.halving(90), PartitionTree.halving(80)]
-    assert len(trees[0].distinct) * len(trees[1].distinct) > 2 * _FEATURES_AT_A_TIME
+    n_features = len(trees[0].distinct) * len(trees[1].distinct)
+    assert n_features > 2 * max(_ENTRIES_AT_A_TIME // 40, BLOCK)
     folders = [[f for level in range(t.n_levels) for f in t.folders(level)] for t in trees]
     means = [np.stack([x[:, f].mean(axis=1) for f in folders[0]], axis=1)]
     means = np.stack([means[0][:, :, f].mean(axis=2) for f in folders[1]], axis=2)
     weights = np.outer(*[[len(f) / t.n_leaves for f in fs] for fs, t in zip(folders, trees, strict=True)])
-    features = (means * weights).reshape(5, -1)
+    features = (means * weights).reshape(40, -1)
     np.testing.assert_allclose(ht.tree_emd(x, 0, trees), squareform(pdist(features, "cityblock")), rtol=1e-12)
 
 

@@ -9,19 +9,19 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt
 from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.geometry.kernels_cpu import add_pairwise_l1, folder_sums
+from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1, folder_sums
 from headtree.trees.tree import Folders, PartitionTree
 
 Weights = Literal["levels", "distinct"]
 
-#: Features computed at a time: enough to keep all threads busy, few enough to stay in cache, and a bound on
-#: memory that does not grow with the array.
-_FEATURES_AT_A_TIME = 8192
+#: Averages computed at a time, over all slices: enough to keep all threads busy, few enough to stay in a core's
+#: second-level cache (1 MiB of float32), and a bound on memory that does not grow with the array.
+_ENTRIES_AT_A_TIME = 1 << 18
 
 
 def tree_emd(
@@ -242,10 +242,10 @@ def _feature_runs(
     array = values.contiguous().view(-1).numpy()
     n, strides, leaf_offsets = _offsets(tuple(values.shape), axis)
     n_inner, n_steps = len(inner.sizes), len(outer.folder)
-    at_a_time = min(n_steps, max(1, _FEATURES_AT_A_TIME // n_inner))
-    stack = np.empty((n, int(outer.depth.max()) + 1, n_inner), array.dtype)
+    at_a_time = min(n_steps, max(1, max(_ENTRIES_AT_A_TIME // n, BLOCK) // n_inner))
+    stack = np.empty(((n + 3) // 4 * 4, int(outer.depth.max()) + 1, n_inner), array.dtype)
     buffer = np.empty(n * at_a_time * n_inner, array.dtype)
-    edges = (inner.of_leaf, inner.child, inner.parent)
+    edges = (inner.of_leaf.astype(np.uint64), inner.child.astype(np.uint64), inner.parent.astype(np.uint64))
     inner_scale = inner_scale.astype(array.dtype)
     for start in range(0, n_steps, at_a_time):
         steps = slice(start, min(start + at_a_time, n_steps))
@@ -257,14 +257,14 @@ def _feature_runs(
         yield steps, out.reshape(n, -1)
 
 
-def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], Int[np.ndarray, " inner_leaf"]]:
+def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], UInt[np.ndarray, " inner_leaf"]]:
     """Number of slices, strides of slices and of the outer axis, and offsets of the inner leaves."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     outer, *inner = (i for i in range(len(shape)) if i != axis)
     offsets = np.zeros(1, dtype=np.int64)
     for i in inner:
         offsets = (offsets[:, None] + np.arange(shape[i]) * strides[i]).ravel()
-    return shape[axis], (strides[axis], strides[outer]), offsets
+    return shape[axis], (strides[axis], strides[outer]), offsets.astype(np.uint64)
 
 
 def _unit_maximum(weights: Float[np.ndarray, " folder"]) -> tuple[Float[np.ndarray, " folder"], float]:
