@@ -109,9 +109,9 @@ def folder_sums(
 
     Entry (row, outer leaf, inner leaf) stands at ``row * strides[0] + outer leaf * strides[1] +
     leaf_offsets[inner leaf]`` of `array`. `steps` are outer folders in post-order: the leaf if the folder is one
-    (else -1), the depth on the path from the root, and whether it is the first of its siblings. `stack`, whose number
-    of rows is a multiple of four, carries the unfinished sums on that path from one run to the next. `edges` are the
-    folder of each inner leaf, and all (child, parent) pairs of inner folders, every folder as parent before as child.
+    (else -1), the depth on the path from the root, and whether it is the first of its siblings. `stack`, with a
+    multiple of four rows, carries the unfinished sums on that path from one run to the next. `edges` are the folder
+    of each inner leaf, and all (child, parent) pairs of inner folders, every folder as parent before as child.
     Offsets and edges are unsigned: a compiled loop need not ask whether an index counts from the end.
     """
     with one_at_a_time:
