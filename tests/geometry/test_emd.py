@@ -52,6 +52,17 @@ def test_missing_entries_are_left_out_and_the_rest_rescaled(case, alpha, beta):
     np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_mask_that_all_slices_share(axis):
+    rng = np.random.default_rng(5)
+    x, missing = rng.standard_normal((4, 6, 6)), np.triu(np.ones((6, 6), bool), 1)
+    trees = [PartitionTree.halving(n) for i, n in enumerate(x.shape) if i != axis]
+    expected = oracles.tree_emd(x, axis, trees, 0.3, 1.0, missing=np.broadcast_to(missing, x.shape))
+    np.testing.assert_allclose(
+        ht.tree_emd(x, axis, trees, 0.3, 1.0, mask=missing), expected, rtol=1e-11, atol=1e-12
+    )
+
+
 def test_equals_exact_transport_on_the_tree_metric():
     """With alpha = 0 and beta = 1 a node's term is |difference of masses| / n, the flow through the edge above.
 

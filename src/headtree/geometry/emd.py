@@ -113,23 +113,28 @@ def _masked_emd(
 ) -> Float[Tensor, "slice slice"]:
     """L1 between the folders that both slices have, from the plain L1 kernel and two products.
 
-    With p = 1 where a slice has entries in a folder and a' = w a p, the sum over folders present in both is
-    ``L1(a', b') - |a'| (1 - p_b) - (1 - p_a) |b'|``, and the kept weight is ``(w p_a) p_b``.
+    `values` are 0 where missing. With p = 1 where a slice has entries in a folder and a' = w a p, the sum over
+    folders present in both is ``L1(a', b') - |a'| (1 - p_b) - (1 - p_a) |b'|``, the kept weight ``(w p_a) p_b``.
     """
     n = values.shape[axis]
     lacking = torch.zeros(n, n, dtype=torch.float64)
     kept = torch.zeros(n, n, dtype=torch.float64)
     ones = np.ones(len(outer_weight)), np.ones(len(inner_weight))
-    runs = _feature_runs(values.masked_fill(missing, 0), axis, outer, inner, *ones)
+    runs = _feature_runs(values, axis, outer, inner, *ones)
     counts = _feature_runs(missing.logical_not().to(values.dtype), axis, outer, inner, *ones)
     for (steps, sums), (_, n_present) in zip(runs, counts, strict=True):
-        weight = np.outer(outer_weight[outer.folder[steps]], inner_weight).ravel().astype(sums.dtype)
-        present = (n_present > 0).astype(sums.dtype)
-        features = sums / np.maximum(n_present, 1) * weight
-        add_pairwise_l1(features, total)
-        p, w = torch.from_numpy(present), torch.from_numpy(weight)
-        lacking += torch.from_numpy(np.abs(features)) @ (1 - p).T
-        kept += (p * w) @ p.T
+        weights = torch.from_numpy(np.outer(outer_weight[outer.folder[steps]], inner_weight).ravel()).to(
+            values.dtype
+        )
+        features, present = torch.from_numpy(sums), torch.from_numpy(n_present)
+        features.div_(present.clamp(min=1)).mul_(weights)
+        add_pairwise_l1(sums, total)
+        present.clamp_(max=1)
+        if (present == present[:1]).all():  # no slice has a folder that another lacks
+            kept += (present[0] * weights).sum()
+        else:
+            lacking += features.abs_() @ (1 - present).T
+            kept += (present * weights) @ present.T
     everything = torch.from_numpy(total + total.T)
     sums_of_both = everything - lacking - lacking.T
     # the terms round in their own dtype: what is left of a sum that cancels is zero
