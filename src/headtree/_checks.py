@@ -86,9 +86,9 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
 
     The factor is a power of two, so that scaling is exact and the squares of 1e30 and 1e-30 stay in range.
     """
+    own_mask = None
     if isinstance(x, np.ma.MaskedArray):
-        mask = np.ma.getmaskarray(x) if mask is None else np.ma.getmaskarray(x) | np.asarray(mask)
-        x = x.data
+        own_mask, x = np.ma.getmaskarray(x), x.data
     tensor = real_tensor(x, name)
     if tensor.ndim < min_axes:
         raise InvalidValueError(f"{name} must have at least {min_axes} axes, got shape {tuple(tensor.shape)}")
@@ -97,6 +97,10 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
             f"{name} must not be empty, got shape {tuple(tensor.shape)}; every axis needs at least one slice"
         )
     missing = missing_entries(mask, name, tuple(tensor.shape))
+    if own_mask is not None:
+        missing = missing_entries(
+            own_mask if missing is None else torch.from_numpy(own_mask) | missing, name, tuple(tensor.shape)
+        )
     if missing is not None:
         tensor = tensor.masked_fill(missing, 0)
     low, high = (float(value) for value in torch.aminmax(tensor))
@@ -113,9 +117,19 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
     """`mask` as a tensor broadcast to `shape`, or None if it hides nothing."""
     if mask is None:
         return None
-    tensor = mask.detach().cpu() if isinstance(mask, Tensor) else torch.from_numpy(np.array(mask, order="C"))
+    if isinstance(mask, Tensor):
+        tensor = mask.detach().cpu()
+    else:
+        try:
+            array = np.array(mask, order="C")
+        except ValueError as error:
+            raise InvalidValueError(f"mask must be a full rectangular array, got nested lists: {error}") from error
+        tensor = torch.from_numpy(array) if array.dtype == np.bool_ else torch.empty(0)
     if tensor.dtype != torch.bool:
-        raise InvalidTypeError(f"mask must be boolean, True where an entry is missing, got {tensor.dtype}")
+        raise InvalidTypeError(
+            "mask must be boolean, True where an entry is missing, got "
+            f"{getattr(mask, 'dtype', type(mask).__name__)}"
+        )
     try:
         tensor = tensor.expand(shape)
     except RuntimeError:
@@ -175,11 +189,45 @@ def affinity_matrix(affinity: Any) -> Float[Tensor, "leaf leaf"]:
 
 def positive(value: float, name: str) -> float:
     """`value` as a finite float greater than zero."""
+    if finite_number(value, name) <= 0:
+        raise InvalidValueError(f"{name} must be greater than 0, got {value}")
+    return float(value)
+
+
+def finite_number(value: float, name: str) -> float:
+    """`value` as a finite float."""
     if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
         raise InvalidTypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidValueError(f"{name} must be finite and greater than 0, got {value}")
+    if not math.isfinite(value):
+        raise InvalidValueError(f"{name} must be finite, got {value}")
     return float(value)
+
+
+def generator(rng: Any) -> np.random.Generator:
+    """A numpy generator from a seed, or the generator itself."""
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f"rng must be a seed >= 0 or a numpy Generator, got {rng!r}: {error}") from error
+
+
+def items(values: Any, name: str, what: str) -> list[Any]:
+    """`values` as a list."""
+    try:
+        return list(values)
+    except TypeError:
+        raise InvalidTypeError(f"{name} must be a sequence of {what}, got {type(values).__name__}") from None
+
+
+def frobenius_norm(x: Tensor, dims: tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
+    """Root of the sum of squares in float64, also where the squares themselves are out of its range."""
+    low, high = (float(value) for value in torch.aminmax(x))
+    exponent = math.frexp(max(-low, high))[1]
+    if abs(exponent) <= 400:
+        return torch.as_tensor(torch.linalg.vector_norm(x, dim=dims, dtype=torch.float64))
+    half = exponent // 2  # only float64 goes so far, and the whole power may be out of its range
+    units = x * 2.0**-half * 2.0 ** (half - exponent)
+    return torch.as_tensor(torch.linalg.vector_norm(units, dim=dims) * 2.0**half * 2.0 ** (exponent - half))
 
 
 def at_least_one(value: int, name: str) -> int:

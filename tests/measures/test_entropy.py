@@ -129,9 +129,9 @@ def test_bad_input(example):
         ht.network_entropy(att, org.trees)
     with pytest.raises(ValueError, match="org must organize att"):
         ht.head_entropy(noise(0, (5, 8, 9)), org)
-    with pytest.raises(ValueError, match="p must be finite and greater than 0, got 0"):
+    with pytest.raises(ValueError, match="p must be greater than 0, got 0"):
         ht.head_entropy(att, org, p=0)
-    with pytest.raises(ValueError, match="p must be finite and greater than 0, got -1"):
+    with pytest.raises(ValueError, match="p must be greater than 0, got -1"):
         ht.network_entropy(att, org, p=-1)
     with pytest.raises(ValueError, match="top must be at least 1"):
         ht.head_entropy(att, org, top=0)

@@ -241,7 +241,7 @@ def test_arrays_that_cannot_be_organized_are_refused(x, said):
         ({"n_iter": 0}, "n_iter must be at least 1"),
         ({"n_iter": 1.5}, "n_iter must be an integer"),
         ({"tree": "oak"}, "tree must be one of"),
-        ({"tree_constant": -1.0}, "tree_constant must be finite and greater than 0"),
+        ({"tree_constant": -1.0}, "tree_constant must be greater than 0"),
         ({"balance": 0.9}, "balance must be at least 1"),
         ({"initial": "euclid"}, "initial must be one of"),
         ({"head_from": "last"}, "head_from must be one of"),
@@ -277,7 +277,7 @@ def test_axes_of_few_slices_are_organized(shape):
 def test_equal_slices_are_one_flat_folder_and_a_warning():
     row = np.random.default_rng(12).random((1, 8, 6)).astype(np.float32)
     for mask in (None, np.triu(np.ones((8, 6), bool), 1)):
-        with pytest.warns(HeadtreeWarning, match="all slices along head are equal") as caught:
+        with pytest.warns(HeadtreeWarning, match=r"all slices along head( that have entries)? are equal") as caught:
             org = ht.organize(ht.AttentionTensor.from_array(np.repeat(row, 20, axis=0), mask=mask))
         assert len(caught) == 1
         assert org.trees.head == PartitionTree.flat(20)

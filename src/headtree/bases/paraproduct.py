@@ -79,7 +79,7 @@ class Paraproduct:
         """First and second term summed over the pairs (j, j') with j in `rows` and j' in `columns` only."""
         chosen = []
         for name, given, n in (("rows", rows, self.n_scales[0]), ("columns", columns, self.n_scales[1])):
-            scales = frozenset([given] if isinstance(given, int) else given)
+            scales = frozenset([int(given)] if isinstance(given, int | np.integer) else map(int, given))
             if not scales <= set(range(n)):
                 raise InvalidValueError(f"{name} must be scales from 0 to {n - 1}, got {sorted(scales)}")
             chosen.append(scales)
@@ -204,7 +204,7 @@ def relative_norm(part: Any, whole: Any) -> Float[np.ndarray, " ..."]:
 
 def _norm(x: Any) -> Float[np.ndarray, " ..."]:
     tensor = x if isinstance(x, Tensor) else torch.from_numpy(x)
-    return np.asarray(torch.linalg.vector_norm(tensor, dim=(-2, -1), dtype=torch.float64).cpu().numpy())
+    return np.asarray(_checks.frobenius_norm(tensor, (-2, -1)).cpu().numpy())
 
 
 # -- the nonlinear function ------------------------------------------------------------------------------
@@ -227,14 +227,14 @@ class _Nonlinearity:
 
 
 def _nonlinearity(fn: Any, is_tensor: bool, batch_shape: tuple[int, ...]) -> _Nonlinearity:
-    if fn == "exp":
-        return _Nonlinearity(torch.exp, torch.exp, torch.exp, is_pointwise=True)
-    if fn == "softmax":
-        return _Nonlinearity(torch.exp, torch.exp, torch.exp, is_pointwise=True, shift=_less_logsumexp)
-    if fn == "eq18":
-        return _Nonlinearity(torch.exp, torch.ones_like, torch.ones_like, is_pointwise=True)
-    if isinstance(fn, str):
+    if isinstance(fn, str) and fn not in get_args(NamedFunction):
         raise InvalidValueError(f"fn must be one of {get_args(NamedFunction)} or (A, A', A''), got {fn!r}")
+    if isinstance(fn, str) and fn == "exp":
+        return _Nonlinearity(torch.exp, torch.exp, torch.exp, is_pointwise=True)
+    if isinstance(fn, str) and fn == "softmax":
+        return _Nonlinearity(torch.exp, torch.exp, torch.exp, is_pointwise=True, shift=_less_logsumexp)
+    if isinstance(fn, str):
+        return _Nonlinearity(torch.exp, torch.ones_like, torch.ones_like, is_pointwise=True)
     if not isinstance(fn, tuple | list) or len(fn) != 3 or not all(callable(part) for part in fn):
         raise InvalidTypeError(
             f"fn must be one of {get_args(NamedFunction)} or three callables (A, A', A''), got {fn!r}"
@@ -254,9 +254,9 @@ def _on_matrices(
     """A caller's function, given matrices of the shape and kind that the caller passed."""
 
     def apply(u: Tensor) -> Tensor:
-        given = u.reshape(*batch_shape, *u.shape[-2:])
-        result = part(given) if is_tensor else part(given.numpy())
-        tensor = torch.as_tensor(result).to(u)
+        given = u.reshape(*batch_shape, *u.shape[-2:]).clone()  # the function may write into what it is given
+        tensor = _checks.real_tensor_on_device(part(given) if is_tensor else part(given.numpy()), f"fn: {part!r}")
+        tensor = tensor.to(u).clone()  # and may return it
         if tensor.shape != given.shape:
             raise InvalidValueError(
                 f"fn: {part!r} must return an array of the shape it is given, {tuple(given.shape)}, got "
@@ -270,7 +270,7 @@ def _on_matrices(
 def _check_range(matrices: Tensor, fn: Any) -> None:
     limit = math.log(torch.finfo(matrices.dtype).max)
     largest = float(matrices.max())
-    if fn in ("exp", "eq18") and largest > limit:
+    if isinstance(fn, str) and fn != "softmax" and largest > limit:
         raise InvalidValueError(
             f"f must be at most {limit:.4g} for exp in {matrices.dtype}, got a largest entry of "
             f"{largest:.4g}; use fn='softmax', which shifts every row exactly, or subtract the largest entry"

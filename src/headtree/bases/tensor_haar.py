@@ -37,7 +37,11 @@ class TensorHaarBasis:
     axes: tuple[HaarBasis, ...] = field(init=False)  #: basis of each axis
 
     def __post_init__(self) -> None:
-        trees = (self.trees,) if isinstance(self.trees, PartitionTree) else tuple(self.trees)
+        trees = (
+            (self.trees,)
+            if isinstance(self.trees, PartitionTree)
+            else tuple(_checks.items(self.trees, "trees", "PartitionTree objects"))
+        )
         if not trees:
             raise InvalidValueError("trees must hold at least one tree, got none")
         object.__setattr__(self, "trees", trees)
@@ -153,7 +157,7 @@ class TensorHaarBasis:
         """
         if not isinstance(eps, int | float | np.number) or not math.isfinite(eps):
             raise InvalidValueError(f"eps must be a finite number of leaves, got {eps!r}")
-        least = math.ceil(eps)
+        least = math.ceil(min(eps, len(self) + 1))  # no support is larger than the array
         indices = np.zeros((1, 0), dtype=np.int64)
         supports = np.ones(1, dtype=np.int64)
         rest = [int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))]  # the constant's support
@@ -197,6 +201,8 @@ class TensorHaarBasis:
                 f"indices must have shape (functions, {len(self.axes)}), one number for each axis, got "
                 f"{numbers.shape}"
             )
+        if len(numbers) == 0:
+            raise InvalidValueError("indices must name at least one function, got none")
         if (numbers < 0).any() or (numbers >= np.array(self.shape)).any():
             raise InvalidValueError(f"indices must be between 0 and the sizes of the axes, {self.shape}")
         return numbers.astype(np.int64)

@@ -132,7 +132,7 @@ def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Genera
     balance = _checks.positive(balance, "balance")
     if balance < 1:
         raise InvalidValueError(f"balance must be at least 1, got {balance}; 1 halves every folder")
-    return binary_tree_of(_checks.affinity_matrix(affinity), balance, np.random.default_rng(rng))
+    return binary_tree_of(_checks.affinity_matrix(affinity), balance, _checks.generator(rng))
 
 
 def binary_tree_of(affinity: Float[Tensor, "leaf leaf"], balance: float, rng: np.random.Generator) -> PartitionTree:

@@ -127,8 +127,8 @@ def diffusion_map(affinity: Any, n_components: int = 3, *, time: float = 1.0) ->
     time : float
         Number of steps of the Markov chain; for times that are not whole the moduli of eigenvalues are raised.
     """
-    if n_components < 1:
-        raise InvalidValueError(f"n_components must be at least 1, got {n_components}")
+    n_components = _checks.at_least_one(n_components, "n_components")
+    time = _checks.finite_number(time, "time")
     matrix = _checks.affinity_matrix(affinity)
     pairs = spectrum(matrix, n_components + 1)
     eigenvalues = pairs.eigenvalues[:n_components]

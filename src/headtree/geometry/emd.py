@@ -64,6 +64,7 @@ def tree_emd(
     -------
     (n, n) array or tensor of float64, as `x` is: symmetric, zero on the diagonal.
     """
+    alpha, beta = _checks.finite_number(alpha, "alpha"), _checks.finite_number(beta, "beta")
     array = _checks.scaled_array(x, "x", mask=mask, min_axes=2)
     axis = _checks.axis_index(axis, array.values.ndim)
     others = _other_trees(trees, axis, tuple(array.values.shape))
@@ -282,14 +283,15 @@ def _other_trees(trees: Sequence[PartitionTree], axis: int, shape: tuple[int, ..
     """Trees on the axes other than `axis`, checked against the array's shape."""
     if isinstance(trees, PartitionTree):
         trees = [trees]
-    others = list(trees)
+    others = _checks.items(trees, "trees", "PartitionTree objects")
+    n_given = len(others)
     if len(others) == len(shape):
         del others[axis]
     sizes = [n for i, n in enumerate(shape) if i != axis]
     if len(others) != len(sizes):
         raise InvalidValueError(
             f"trees must hold one tree for each axis of x other than {axis} ({len(sizes)}), or one for every axis "
-            f"({len(shape)}), got {len(trees)}"
+            f"({len(shape)}), got {n_given}"
         )
     for position, (tree, n) in enumerate(zip(others, sizes, strict=True)):
         if not isinstance(tree, PartitionTree):

@@ -71,7 +71,7 @@ def consensus(
     """
     affinities = _affinities(organizations, axis)
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
-    generator = np.random.default_rng(rng)
+    generator = _checks.generator(rng)
     settings = organizations[0].settings
     tree = _tree(affinities.mean(dim=0), settings)
     folders = _inner_folders(tree)
@@ -97,6 +97,7 @@ def consensus(
 
 
 def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[Tensor, "input leaf leaf"]:
+    organizations = _checks.items(organizations, "organizations", "Organization objects")
     for org in organizations:
         if not isinstance(org, Organization):
             raise InvalidTypeError(f"organizations must hold Organization objects, got {type(org).__name__}")

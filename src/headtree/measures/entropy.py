@@ -112,10 +112,15 @@ def _power_norm(moduli: Float[Tensor, "... m"], p: float) -> Float[np.ndarray, "
     """``(Σ moduli^p)^(1/p)`` without overflow: the largest is taken out first."""
     largest = moduli.amax(dim=-1, keepdim=True)
     units = moduli / torch.where(largest > 0, largest, 1.0)
-    return np.asarray((largest[..., 0] * units.pow(p).sum(dim=-1).pow(1 / p)).numpy())
+    result = np.asarray((largest[..., 0] * units.pow(p).sum(dim=-1).pow(1 / p)).numpy())
+    if not np.isfinite(result).all():
+        raise InvalidValueError(
+            f"p is too small for {moduli.shape[-1]} coefficients, (Σ|β|^p)^(1/p) overflows: got {p}"
+        )
+    return result
 
 
 def _norm(values: Float[Tensor, "head query key"], n_axes: int) -> Float[np.ndarray, " ..."]:
     """Root of the sum of squares over the last axes, summed in float64 without a copy of the tensor."""
-    of_heads = np.array([float(torch.linalg.vector_norm(head, dtype=torch.float64)) for head in values])
-    return of_heads if n_axes == 2 else np.asarray(np.linalg.norm(of_heads))
+    of_heads = np.array([float(_checks.frobenius_norm(head)) for head in values])
+    return of_heads if n_axes == 2 else np.asarray(float(_checks.frobenius_norm(torch.from_numpy(of_heads))))

@@ -30,6 +30,7 @@ def filled(att: AttentionTensor) -> Filled:
 
     A row without any entry takes the mean of its head's present entries, and a head without any is 0.
     """
+    att = att.load()  # of a tensor on disk: measures read all of it
     if att.mask is None:
         return Filled(_checks.full_tensor(_on_cpu(att.values), "att.values"), 0)
     values = _checks.real_tensor(att.values, "att.values")
@@ -76,7 +77,7 @@ def orders(trees: list[PartitionTree], rng: int | np.random.Generator) -> dict[s
     random one; ``"shuffled"`` has the found trees with their leaves permuted at random, so that only what
     stands where differs.
     """
-    generator = np.random.default_rng(rng)
+    generator = _checks.generator(rng)
     permutations = [generator.permutation(tree.n_leaves) for tree in trees]
     given = [PartitionTree.halving(tree.n_leaves) for tree in trees]
     return {

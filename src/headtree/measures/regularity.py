@@ -76,18 +76,29 @@ def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) ->
     if tensor.ndim < 2:
         raise InvalidValueError(f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}")
     check_trees(tensor, row_tree, col_tree)
-    matrices = tensor.reshape(-1, *tensor.shape[-2:])
+    matrices, exponents = _in_units(tensor.reshape(-1, *tensor.shape[-2:]))
     n_at_a_time = max(1, _ENTRIES_AT_A_TIME // (row_tree.n_leaves * col_tree.n_nodes))
     rms = torch.cat([_rms(part, row_tree, col_tree) for part in torch.split(matrices, n_at_a_time)]).cpu().numpy()
     largest = matrices.abs().amax(dim=(1, 2)).double().cpu().numpy()
     rms[rms <= _ROUNDING * torch.finfo(tensor.dtype).eps * largest[:, None, None]] = 0
-    fits = [_fit(table) for table in rms]
+    fits = [_fit(table, exponent) for table, exponent in zip(rms, exponents, strict=True)]
+    rms = np.ldexp(rms, exponents[:, None, None])
     batch = tuple(tensor.shape[:-2])
     table = rms.reshape(*batch, *rms.shape[1:])
     exponent, constant, error, constant_error, n_pairs = (
         np.array(column).reshape(batch) for column in zip(*fits, strict=True)
     )
     return HolderExponent(exponent, constant, error, constant_error, n_pairs, table)
+
+
+def _in_units(
+    f: Float[Tensor, "batch row column"],
+) -> tuple[Float[Tensor, "batch row column"], Int[np.ndarray, " batch"]]:
+    """Each matrix divided by the power of two next to its largest entry, so that squares stay in range."""
+    exponents = torch.frexp(f.abs().amax(dim=(1, 2)))[1]
+    half = torch.div(exponents, 2, rounding_mode="floor")  # two factors: one may be out of range
+    scaled = torch.ldexp(torch.ldexp(f, -half[:, None, None]), (half - exponents)[:, None, None])
+    return scaled, exponents.cpu().numpy()
 
 
 def _rms(
@@ -103,8 +114,8 @@ def _rms(
     return torch.stack(squares, dim=1).double().sqrt()
 
 
-def _fit(rms: Float[np.ndarray, "row_scale column_scale"]) -> tuple[float, float, float, float, int]:
-    """Exponent, constant, their standard errors, and the number of pairs of one matrix."""
+def _fit(rms: Float[np.ndarray, "row_scale column_scale"], units: int) -> tuple[float, float, float, float, int]:
+    """Exponent, constant, their standard errors, and the number of pairs of one matrix, in units of 2**units."""
     scale = np.add.outer(np.arange(rms.shape[0]), np.arange(rms.shape[1]))
     if not rms.any():
         return np.inf, 0.0, 0.0, 0.0, 0
@@ -118,7 +129,7 @@ def _fit(rms: Float[np.ndarray, "row_scale column_scale"]) -> tuple[float, float
     intercept = float(y.mean() - slope * s.mean())
     variance = float(((y - intercept - slope * s) ** 2).sum()) / (n - 2) if n > 2 else np.nan
     error = np.sqrt(variance / spread)
-    return -slope, 2.0**intercept, error, np.sqrt(variance * (1 / n + s.mean() ** 2 / spread)), n
+    return -slope, float(np.exp2(intercept + units)), error, np.sqrt(variance * (1 / n + s.mean() ** 2 / spread)), n
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,8 @@ def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None
         By default 64 numbers from 1 to all, evenly spaced in logarithm.
     """
     basis, coefficients = _coefficients(x, trees)
-    energy = coefficients.double().square().ravel()
+    moduli = coefficients.double().abs().ravel()
+    energy = (moduli / (float(moduli.max()) or 1.0)).square()  # relative: squares stay in range
     n = len(energy)
     chosen = _counts(counts, n)
     total = float(energy.sum())
@@ -169,19 +170,19 @@ def denoising_errors(
     """
     check_pair(att, org)
     noise = _checks.positive(noise, "noise")
-    generator = np.random.default_rng(rng)
+    generator = _checks.generator(rng)
     values = filled(att).values
     noisy = values + noise * torch.from_numpy(generator.standard_normal(tuple(values.shape))).to(values.dtype)
-    norm = float(torch.linalg.vector_norm(values)) or 1.0
-    errors = {"noisy": float(torch.linalg.vector_norm(noisy - values)) / norm}
+    norm = float(_checks.frobenius_norm(values)) or 1.0
+    errors = {"noisy": float(_checks.frobenius_norm(noisy - values)) / norm}
     for name, trees in orders(list(org.trees), generator).items():
         cleaned = denoise(noisy, trees, mode=mode)
-        errors[name] = float(torch.linalg.vector_norm(cleaned - values)) / norm
+        errors[name] = float(_checks.frobenius_norm(cleaned - values)) / norm
     return errors
 
 
 def _coefficients(x: Any, trees: Sequence[PartitionTree]) -> tuple[TensorHaarBasis, Float[Tensor, " ..."]]:
-    basis = TensorHaarBasis(tuple(trees))
+    basis = TensorHaarBasis(trees)  # type: ignore[arg-type]  # which makes a tuple of them
     tensor = _checks.real_tensor(_checks.full_tensor(x, "x"), "x")
     if tensor.ndim != len(basis.axes):
         raise InvalidValueError(

@@ -81,11 +81,12 @@ def stability(
         Of the interval, from resampling the inputs `n_bootstrap` times; an input drawn twice is not compared
         with itself.
     """
+    entropies = _checks.items(entropies, "entropies", "rows, one for each input")
     table = _table(entropies)
     n_inputs, n_heads = table.shape
-    if not 0 < share <= 0.5:
+    if not 0 < _checks.finite_number(share, "share") <= 0.5:
         raise InvalidValueError(f"share must be greater than 0 and at most 0.5, got {share}")
-    if not 0 < confidence < 1:
+    if not 0 < _checks.finite_number(confidence, "confidence") < 1:
         raise InvalidValueError(f"confidence must be between 0 and 1, got {confidence}")
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
     n_selected = max(1, int(share * n_heads + 1e-9))
@@ -100,7 +101,7 @@ def stability(
         bottom_counts=np.bincount(rising[:, :n_selected].ravel(), minlength=n_heads),
         correlations=correlations,
         mean_correlation=_mean_over_pairs(correlations, np.arange(n_inputs)),
-        interval=_interval(correlations, confidence, n_bootstrap, np.random.default_rng(rng)),
+        interval=_interval(correlations, confidence, n_bootstrap, _checks.generator(rng)),
         confidence=confidence,
     )
 

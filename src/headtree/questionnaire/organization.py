@@ -57,6 +57,9 @@ class PerAxis(Sequence[T], Generic[T]):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a result cannot be changed")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerAxis, (self.names, tuple(self._items.values()))  # to copy it, or send it to another process
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -134,6 +137,7 @@ class Organization:
 
     def arrange(self, x: Any) -> Any:
         """`x` with every axis in display order."""
+        x = x if hasattr(x, "detach") else np.asarray(x)
         if tuple(x.shape) != self.shape:
             raise InvalidValueError(f"x must have the shape of the organized array, {self.shape}, got {x.shape}")
         for axis in range(len(self.shape)):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -64,8 +63,8 @@ def organize_array(
     Returns
     -------
     Organization
-        The same for the same input on every run and any number of threads. Up to ties in the distances, permuting
-        slices permutes the trees.
+        The same trees for the same input on every run and any number of threads, and permuted trees for permuted
+        slices, unless distances tie to rounding.
     """
     settings = Questionnaire() if questionnaire is None else questionnaire
     if not isinstance(settings, Questionnaire):
@@ -120,7 +119,7 @@ class _Loop:
         self.coordinates: list[Tensor] = [torch.empty(0)] * n_axes
         self.distances: list[Tensor] = [torch.empty(0)] * n_axes
         self.notes: dict[str, None] = {}
-        self._rng = np.random.default_rng(self.settings.rng)
+        self._rng = _checks.generator(self.settings.rng)
         self._made_from: list[list[PartitionTree] | None] = [None] * n_axes
         if self.missing is not None:
             self._note_hidden_slices(self.missing)
@@ -157,7 +156,8 @@ class _Loop:
             self.trees[axis] = binary_tree_of(affinity, self.settings.balance, self._rng)
 
     def _note_equal_slices(self, axis: int) -> None:
-        note = f"all slices along {self.names[axis]} are equal: its tree is one flat folder"
+        hidden = "" if self.missing is None else " that have entries"
+        note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is one flat folder"
         if note not in self.notes and self.values.shape[axis] > 1:
             warnings.warn(note, HeadtreeWarning, stacklevel=4)
             self.notes[note] = None

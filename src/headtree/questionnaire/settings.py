@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from headtree import _checks
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.errors import InvalidValueError
 from headtree.geometry.affinity import InitialAffinity
 from headtree.geometry.emd import Weights
 
@@ -63,11 +62,7 @@ class Questionnaire:
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-                raise InvalidTypeError(f"{name} must be a number, got {value!r}")
-            if not math.isfinite(value):
-                raise InvalidValueError(f"{name} must be finite, got {value}")
+            _checks.finite_number(getattr(self, name), name)
         _checks.positive(self.tree_constant, "tree_constant")
         if _checks.positive(self.balance, "balance") < 1:
             raise InvalidValueError(f"balance must be at least 1, got {self.balance}; 1 halves every folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from headtree.errors import InvalidValueError
+from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
 
 
@@ -27,6 +27,9 @@ def tree_distance(a: PartitionTree, b: PartitionTree) -> float:
     folders: symmetric, zero exactly when both trees have the same distinct folders, and it obeys the triangle
     inequality. Neither the numbering of nodes nor a folder's standing on several levels plays a part.
     """
+    for name, tree in (("a", a), ("b", b)):
+        if not isinstance(tree, PartitionTree):
+            raise InvalidTypeError(f"{name} must be a PartitionTree, got {type(tree).__name__}")
     if a.n_leaves != b.n_leaves:
         raise InvalidValueError(
             f"a and b must have the same leaves, got {a.n_leaves} and {b.n_leaves}; compare trees of the same axis"

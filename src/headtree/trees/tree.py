@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 
@@ -39,7 +40,7 @@ class PartitionTree:
     @classmethod
     def flat(cls, n_leaves: int) -> PartitionTree:
         """One folder with all leaves, and the leaves."""
-        leaves = np.arange(n_leaves)
+        leaves = np.arange(_checks.at_least_one(n_leaves, "n_leaves"))
         return cls(leaves[None] if n_leaves == 1 else np.stack([np.zeros_like(leaves), leaves]))
 
     @classmethod
@@ -48,7 +49,7 @@ class PartitionTree:
 
         When a folder is odd the first half gets the extra leaf.
         """
-        levels = [np.zeros(n_leaves, dtype=np.int64)]
+        levels = [np.zeros(_checks.at_least_one(n_leaves, "n_leaves"), dtype=np.int64)]
         while levels[-1][-1] + 1 < n_leaves:
             upper = levels[-1]
             sizes = np.bincount(upper)
