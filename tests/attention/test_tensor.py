@@ -39,3 +39,16 @@ def test_mask_is_broadcast_and_empty_masks_are_none():
 def test_wrong_labels_are_named(arguments, said):
     with pytest.raises(HeadtreeError, match=said):
         ht.AttentionTensor.from_array(**({"x": np.zeros((2, 3, 4))} | arguments))
+
+
+@pytest.mark.parametrize("given", [None, [[False, True, False]]])
+def test_what_a_masked_array_hides_is_missing(given):
+    x = np.ma.masked_array(np.arange(12.0).reshape(2, 2, 3), mask=False)
+    x[1, 0, 2] = np.ma.masked
+    expected = x.mask | (False if given is None else np.array(given))
+    made = ht.AttentionTensor.from_array(x, mask=given)
+    built = ht.AttentionTensor(x, [(0, 0), (0, 1)], "ab", "abc", mask=given)
+    for att in (made, built):
+        np.testing.assert_array_equal(att.mask.numpy(), expected)
+        assert type(att.values) is np.ndarray
+        np.testing.assert_array_equal(att.values, x.data)

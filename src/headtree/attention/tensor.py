@@ -37,7 +37,8 @@ class AttentionTensor:
     Parameters
     ----------
     values : array or tensor (head, query, key)
-        Real numbers; the heads of all layers in layer order.
+        Real numbers; the heads of all layers in layer order. What a numpy masked array hides is missing, as is
+        what `mask` hides.
     heads : sequence of HeadId
         Layer and head of each slice.
     queries, keys : sequence of str
@@ -63,7 +64,8 @@ class AttentionTensor:
     sinks: Any = None
 
     def __post_init__(self) -> None:
-        shape = tuple(self.values.shape)
+        values, mask = _checked_values(self.values, "values"), self.mask
+        shape = tuple(int(n) for n in values.shape)
         if len(shape) != 3 or 0 in shape:
             raise InvalidValueError(
                 f"values must have three axes (head, query, key), none of them empty, got shape {shape}"
@@ -75,12 +77,17 @@ class AttentionTensor:
             "queries": tuple(self.queries),
             "keys": tuple(self.keys),
         }
-        for (name, values), n in zip(labels.items(), shape, strict=True):
-            if len(values) != n:
-                raise InvalidValueError(f"{name} must label the {n} slices of its axis, got {len(values)}")
-            object.__setattr__(self, name, values)
-        if not isinstance(self.mask, StoredArray):
-            object.__setattr__(self, "mask", _checks.missing_entries(self.mask, "values", shape))
+        for (name, names), n in zip(labels.items(), shape, strict=True):
+            if len(names) != n:
+                raise InvalidValueError(f"{name} must label the {n} slices of its axis, got {len(names)}")
+            object.__setattr__(self, name, names)
+        if isinstance(values, np.ma.MaskedArray):
+            mask = _union(np.ma.getmaskarray(values), mask, shape)
+            values = values.data
+        if not isinstance(mask, StoredArray):
+            mask = _checks.missing_entries(mask, "values", shape)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "sinks", _checked_sinks(self.sinks, shape[0]))
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
 
@@ -101,7 +108,7 @@ class AttentionTensor:
         Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`; tokens get their
         positions as names.
         """
-        values = _checks.real_tensor(x, "x") if not hasattr(x, "shape") else x
+        values = _checked_values(x, "x")
         if len(values.shape) != 3:
             raise InvalidValueError(
                 f"x must have three axes (head, query, key), got shape {tuple(values.shape)}; "
@@ -179,6 +186,18 @@ class AttentionTensor:
         if isinstance(self.mask, StoredArray):
             return ", some missing"
         return f", {int(self.mask.sum()) / self.mask.numel():.0%} missing"
+
+
+def _checked_values(values: Any, name: str) -> Any:
+    """`values` as they are, or as a tensor if they are no array."""
+    return values if hasattr(values, "shape") and hasattr(values, "dtype") else _checks.real_tensor(values, name)
+
+
+def _union(hidden: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+    """What a masked array hides itself and what `mask` hides."""
+    mask = np.asarray(mask) if isinstance(mask, StoredArray) else mask
+    given = _checks.missing_entries(mask, "values", shape)
+    return hidden if given is None else torch.from_numpy(np.array(hidden)) | given
 
 
 def _checked_sinks(sinks: Any, n_heads: int) -> Float[Tensor, " head"] | None:
