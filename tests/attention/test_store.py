@@ -194,3 +194,23 @@ def test_provenance_is_plain_json(tmp_path):
     tensor(provenance={"path": tmp_path, "n": 1}).save(tmp_path / "a.zarr")
     attributes = json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())["attributes"]
     assert json.loads(attributes["provenance"]) == {"path": str(tmp_path), "n": 1}
+
+
+def test_labels_that_cannot_be_encoded_are_refused(tmp_path):
+    with pytest.raises(HeadtreeError, match=r"keys\[1\] must be valid Unicode.*backslashreplace"):
+        tensor(keys=["a", "\ud800", "b"]).save(tmp_path / "a.zarr")
+    assert not any(tmp_path.iterdir())
+
+
+def test_long_doubles_are_saved_as_doubles(tmp_path):
+    values = np.arange(12, dtype=np.longdouble).reshape(2, 2, 3) / 3
+    ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr")
+    back = ht.AttentionTensor.open(tmp_path / "a.zarr")
+    assert back.values.dtype == np.float64
+    np.testing.assert_array_equal(back.block().numpy(), values.astype(np.float64))
+
+
+def test_integer_labels_are_strings_before_and_after(tmp_path):
+    att = tensor(queries=range(5))
+    att.save(tmp_path / "a.zarr")
+    assert att.queries == ht.AttentionTensor.open(tmp_path / "a.zarr").queries == ("0", "1", "2", "3", "4")

@@ -34,6 +34,19 @@ def test_mask_is_broadcast_and_empty_masks_are_none():
         ({"heads_per_layer": 3}, "heads_per_layer must divide the 2 heads"),
         ({"heads_per_layer": 1, "heads": [(0, 0), (0, 1)]}, "not both"),
         ({"mask": np.zeros((2, 2), bool)}, "broadcast"),
+        ({"x": np.zeros((2, 3, 4)).astype(str)}, "x must be a dense array of real numbers, got ndarray of <U"),
+        ({"x": np.zeros((2, 3, 4), complex)}, "real numbers, got ndarray of complex128"),
+        ({"x": torch.zeros(2, 3, 4, dtype=torch.complex64)}, "real numbers, got Tensor of torch.complex64"),
+        ({"x": torch.zeros(2, 3, 4).to_sparse()}, "must be a dense array"),
+        ({"heads": []}, "heads must label the 2 slices of its axis, got 0"),
+        ({"heads": [("a", "b")] * 2}, "heads must be pairs"),
+        ({"heads": [1, 2]}, "heads must be pairs"),
+        ({"heads": [(0,)] * 2}, "heads must be pairs"),
+        ({"heads": [(0.0, 1.0)] * 2}, "heads must be pairs"),
+        ({"heads_per_layer": 2.0}, "heads_per_layer must be an integer, got 2.0"),
+        ({"heads_per_layer": "2"}, "heads_per_layer must be an integer, got '2'"),
+        ({"heads_per_layer": 0}, "heads_per_layer must be at least 1"),
+        ({"queries": 5}, "queries must be a sequence of labels"),
     ],
 )
 def test_wrong_labels_are_named(arguments, said):
@@ -52,3 +65,15 @@ def test_what_a_masked_array_hides_is_missing(given):
         np.testing.assert_array_equal(att.mask.numpy(), expected)
         assert type(att.values) is np.ndarray
         np.testing.assert_array_equal(att.values, x.data)
+
+
+def test_heads_and_labels_of_other_types():
+    att = ht.AttentionTensor(
+        np.zeros((2, 3, 4)).tolist(), np.array([[0, 1], [1, 0]]), torch.arange(3), keys=np.arange(4)
+    )
+    assert att.heads == ((0, 1), (1, 0))
+    assert type(att.heads[0].layer) is int
+    assert att.queries == ("0", "1", "2")
+    assert att.keys == ("0", "1", "2", "3")
+    assert att.shape == (2, 3, 4)
+    assert ht.AttentionTensor.from_array(np.zeros((4, 1, 1)), heads_per_layer=np.int64(2)).heads[3] == (1, 1)

@@ -37,6 +37,7 @@ def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: boo
         raise InvalidValueError(
             f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
         )
+    _check_labels(att)
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
     partial = _sibling(target, "partial")
@@ -123,6 +124,18 @@ def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
         zarr.consolidate_metadata(str(folder))
 
 
+def _check_labels(att: AttentionTensor) -> None:
+    for name, labels in (("queries", att.queries), ("keys", att.keys)):
+        for i, label in enumerate(labels):
+            try:
+                label.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidValueError(
+                    f"{name}[{i}] must be valid Unicode to be saved, got {label!r} ({error.reason}); replace what "
+                    'cannot be encoded, for instance with label.encode("utf-8", "backslashreplace").decode()'
+                ) from None
+
+
 def _write_labels(att: AttentionTensor, group: Any) -> None:
     def put(name: str, axis: str, values: list[Any], dtype: Any) -> None:
         array = group.create_array(name, shape=(len(values),), dtype=dtype, dimension_names=(axis,))
@@ -141,7 +154,8 @@ def _stored_dtype(values: Any) -> np.dtype[Any]:
     dtype: np.dtype[Any] = _numpy(values[:1, :1, :1]).dtype
     if dtype.kind not in "fiub":
         raise InvalidTypeError(f"values must be real numbers to be saved, got {dtype}")
-    return dtype
+    is_long = dtype.kind == "f" and dtype.itemsize > 8  # Zarr has no longdouble
+    return np.dtype("float64") if is_long else dtype
 
 
 def _numpy(values: Any) -> np.ndarray[Any, Any]:

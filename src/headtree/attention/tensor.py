@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -73,9 +75,9 @@ class AttentionTensor:
         if self.kind not in get_args(Kind):
             raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         labels = {
-            "heads": tuple(HeadId(*head) for head in self.heads),
-            "queries": tuple(self.queries),
-            "keys": tuple(self.keys),
+            "heads": _head_ids(self.heads),
+            "queries": _names(self.queries, "queries"),
+            "keys": _names(self.keys, "keys"),
         }
         for (name, names), n in zip(labels.items(), shape, strict=True):
             if len(names) != n:
@@ -89,6 +91,8 @@ class AttentionTensor:
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "sinks", _checked_sinks(self.sinks, shape[0]))
+        if not isinstance(self.provenance, Mapping):
+            raise InvalidTypeError(f"provenance must be a mapping, got {self.provenance!r}; pass a dict")
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
 
     @classmethod
@@ -117,14 +121,14 @@ class AttentionTensor:
         n_heads, n_queries, n_keys = values.shape
         if heads is not None and heads_per_layer is not None:
             raise InvalidTypeError("give heads or heads_per_layer, not both")
-        if heads_per_layer is not None and (heads_per_layer < 1 or n_heads % heads_per_layer):
+        per_layer = n_heads if heads_per_layer is None else _checks.at_least_one(heads_per_layer, "heads_per_layer")
+        if heads_per_layer is not None and n_heads % per_layer:
             raise InvalidValueError(f"heads_per_layer must divide the {n_heads} heads, got {heads_per_layer}")
-        per_layer = heads_per_layer or n_heads
         return cls(
             values=values,
-            heads=tuple(HeadId(*head) for head in heads or (divmod(i, per_layer) for i in range(n_heads))),
-            queries=tuple(map(str, range(n_queries))) if queries is None else tuple(queries),
-            keys=tuple(map(str, range(n_keys))) if keys is None else tuple(keys),
+            heads=_head_ids([divmod(i, per_layer) for i in range(n_heads)] if heads is None else heads),
+            queries=_names(range(n_queries) if queries is None else queries, "queries"),
+            keys=_names(range(n_keys) if keys is None else keys, "keys"),
             kind=kind,
             mask=mask,
         )
@@ -189,8 +193,45 @@ class AttentionTensor:
 
 
 def _checked_values(values: Any, name: str) -> Any:
-    """`values` as they are, or as a tensor if they are no array."""
-    return values if hasattr(values, "shape") and hasattr(values, "dtype") else _checks.real_tensor(values, name)
+    """`values` as they are, or as a tensor if they are no array; of an array, only the dtype is looked at."""
+    if not (hasattr(values, "shape") and hasattr(values, "dtype")):
+        return _checks.real_tensor(values, name)
+    if not _is_real(values):
+        raise InvalidTypeError(
+            f"{name} must be a dense array of real numbers, got {type(values).__name__} of {values.dtype}; convert "
+            "it to floats, take its real part or modulus, or make it dense"
+        )
+    return values
+
+
+def _is_real(values: Any) -> bool:
+    if isinstance(values, Tensor):
+        return not (values.is_complex() or values.is_quantized) and values.layout == torch.strided
+    try:
+        return np.dtype(values.dtype).kind in "fiub"
+    except TypeError:
+        return False
+
+
+def _head_ids(heads: Any) -> tuple[HeadId, ...]:
+    try:
+        pairs = [(layer, head) for layer, head in heads]
+        return tuple(HeadId(operator.index(layer), operator.index(head)) for layer, head in pairs)
+    except (TypeError, ValueError):
+        raise InvalidTypeError(
+            "heads must be pairs (layer, head) of whole numbers, one for each slice, got "
+            f"{reprlib.repr(heads)}; write for instance [(0, 0), (0, 1)]"
+        ) from None
+
+
+def _names(labels: Any, name: str) -> tuple[str, ...]:
+    """Labels as strings, as they are after a round trip to disk."""
+    try:
+        return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
+    except TypeError:
+        raise InvalidTypeError(
+            f"{name} must be a sequence of labels, one for each slice, got {labels!r}; pass a list of strings"
+        ) from None
 
 
 def _union(hidden: Any, mask: Any, shape: tuple[int, ...]) -> Any:
