@@ -1,3 +1,7 @@
+import copy
+import multiprocessing
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -77,3 +81,26 @@ def test_heads_and_labels_of_other_types():
     assert att.keys == ("0", "1", "2", "3")
     assert att.shape == (2, 3, 4)
     assert ht.AttentionTensor.from_array(np.zeros((4, 1, 1)), heads_per_layer=np.int64(2)).heads[3] == (1, 1)
+
+
+def _in_another_process(att):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(copy.copy, (att,))
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda att: pickle.loads(pickle.dumps(att)), _in_another_process],
+    ids=["copy", "deepcopy", "pickle", "process"],
+)
+def test_tensors_are_copied_and_sent(copied):
+    values = torch.randn(2, 3, 3, requires_grad=True) * 2
+    mask = np.triu(np.ones((3, 3), bool), 1)
+    att = ht.AttentionTensor(values, [(0, 0), (0, 1)], "abc", "abc", mask=mask, provenance={"a": {"b": 1}})
+    back = copied(att)
+    assert torch.equal(back.values, values)
+    assert torch.equal(back.mask, att.mask)
+    assert (back.heads, back.queries, back.keys, back.kind) == (att.heads, att.queries, att.keys, att.kind)
+    assert dict(back.provenance) == {"a": {"b": 1}}
+    with pytest.raises(TypeError):
+        back.provenance["a"] = 2

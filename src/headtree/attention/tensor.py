@@ -95,6 +95,15 @@ class AttentionTensor:
             raise InvalidTypeError(f"provenance must be a mapping, got {self.provenance!r}; pass a dict")
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "provenance": dict(self.provenance)}  # a mapping proxy cannot be pickled
+        if isinstance(self.values, Tensor) and not self.values.is_leaf:
+            state["values"] = self.values.detach()  # nor can a part of a graph of gradients
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, provenance=MappingProxyType(state["provenance"]))
+
     @classmethod
     def from_array(
         cls,
