@@ -214,3 +214,36 @@ def test_integer_labels_are_strings_before_and_after(tmp_path):
     att = tensor(queries=range(5))
     att.save(tmp_path / "a.zarr")
     assert att.queries == ht.AttentionTensor.open(tmp_path / "a.zarr").queries == ("0", "1", "2", "3", "4")
+
+
+@pytest.mark.parametrize("use", [tensor().save, ht.AttentionTensor.open, ht.load_tensor])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (None, "path must be a string"),
+        (5, "path must be a string"),
+        (b"a.zarr", "path must be a string"),
+        ("a\0b", "must not contain null"),
+        ("a" * 300, r"path cannot be .*File name too long"),
+    ],
+)
+def test_paths_that_are_none(tmp_path, monkeypatch, use, path, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeadtreeError, match=said):
+        use(path)
+
+
+def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadtreeError, match=r"path cannot be written: .*a\.zarr \("):
+        tensor().save(tmp_path / "file" / "a.zarr")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeadtreeError, match="must end in the name"):
+        tensor().save(".", overwrite=True)
+
+    def forbidden(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("zarr.open_group", forbidden)
+    with pytest.raises(HeadtreeError, match=r"path cannot be written: .*Permission denied"):
+        tensor().save(tmp_path / "a.zarr")

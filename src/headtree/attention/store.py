@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headtree.attention.paths import checked_path, exists, unusable
 from headtree.attention.stored_array import StoredArray
 from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.errors import InvalidTypeError, InvalidValueError
@@ -28,33 +29,44 @@ _CHUNK_BYTES = 4 << 20
 
 def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: bool, overwrite: bool) -> None:
     """Write `att` beside `path` under another name, then move it there in one step."""
-    target = Path(path)
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
+    target = checked_path(path)
+    if target.name in ("", ".."):
+        raise InvalidValueError(f"path must end in the name of the folder to make, got {str(path)!r}; add a name")
+    _check_labels(att)
+    try:
+        _check_target(target, overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
+        partial = _sibling(target, "partial")
+        try:
+            _write(att, partial, half)
+            _move_into_place(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise unusable(target, "written", error) from error
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if target.is_symlink() or (exists(target) and not target.is_dir()):
         raise InvalidValueError(f"path must name a folder to make, but {target} is a file or a link")
-    if target.exists() and not overwrite:
+    if not exists(target):
+        return
+    if not overwrite:
         raise InvalidValueError(f"{target} exists already; choose another name or pass overwrite=True")
-    if target.exists() and not _is_ours(target):
+    if not _is_ours(target):
         raise InvalidValueError(
             f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
         )
-    _check_labels(att)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target)
-    partial = _sibling(target, "partial")
-    try:
-        _write(att, partial, half)
-        _move_into_place(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def open_tensor(path: str | os.PathLike[str]) -> AttentionTensor:
     """Read the labels of a saved tensor; its values and mask stay on disk."""
     import zarr
 
-    target = Path(path)
-    if not target.exists():
+    target = checked_path(path)
+    if not exists(target):
         raise InvalidValueError(f"path must name a saved tensor, but {target} does not exist")
     try:
         group = zarr.open_group(target, mode="r")
