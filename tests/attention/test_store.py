@@ -247,3 +247,29 @@ def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr("zarr.open_group", forbidden)
     with pytest.raises(HeadtreeError, match=r"path cannot be written: .*Permission denied"):
         tensor().save(tmp_path / "a.zarr")
+
+
+def test_values_too_small_for_half_precision_are_refused(tmp_path):
+    values = np.random.default_rng(0).normal(size=(2, 3, 3)) * 1e-9
+    with pytest.raises(HeadtreeError, match=r"digits down to 6\.1e-05.*half=False"):
+        ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr", half=True)
+    values[0, 0, 0] = 1  # where it is missing, it does not count
+    mask = values == 1
+    with pytest.raises(HeadtreeError, match="half precision keeps"):
+        ht.AttentionTensor.from_array(values, mask=mask).save(tmp_path / "a.zarr", half=True)
+    assert not any(tmp_path.iterdir())
+    ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr", half=True)
+    ht.AttentionTensor.from_array(values * 0).save(tmp_path / "zero.zarr", half=True)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "attention/c/0/0/notes", "other/zarr.json"])
+def test_other_files_in_the_folder_are_kept(tmp_path, name):
+    tensor(0).save(tmp_path / "a.zarr")
+    mine = tmp_path / "a.zarr" / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("years of work")
+    with pytest.raises(HeadtreeError, match=f"not part of the tensor, {name}, so it is not overwritten"):
+        tensor(1).save(tmp_path / "a.zarr", overwrite=True)
+    assert mine.read_text() == "years of work"
+    mine.unlink()
+    tensor(1).save(tmp_path / "a.zarr", overwrite=True)

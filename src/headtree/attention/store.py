@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 import warnings
@@ -22,6 +23,9 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 
 _FORMAT = "headtree.attention/1"
 _AXES = ("head", "query", "key")
+
+#: The files of a saved tensor, as paths in its folder.
+_OURS = re.compile(r"zarr\.json|(attention|mask|head|layer|place|query|key|sink)/(zarr\.json|c(/\d+)+)")
 
 #: Bytes of one chunk: small enough that a single head is cheap to read, large enough that there are few files.
 _CHUNK_BYTES = 4 << 20
@@ -58,6 +62,12 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if not _is_ours(target):
         raise InvalidValueError(
             f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
+        )
+    foreign = _foreign_file(target)
+    if foreign is not None:
+        raise InvalidValueError(
+            f"{target} holds a file that is not part of the tensor, {foreign}, so it is not overwritten; move the "
+            "file elsewhere or choose another name"
         )
 
 
@@ -123,8 +133,15 @@ def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
         dimension_names=_AXES,
         attributes={"coordinates": "layer place sink" if att.sinks is not None else "layer place"},
     )
+    largest = 0.0
     for block in _blocks(att.shape, chunks):
-        values[block] = _to_half(att.values[block]) if half else _numpy(att.values[block])
+        entries = _numpy(att.values[block])
+        if half:
+            missing = None if att.mask is None else _numpy(att.mask[block])
+            largest = max(largest, _largest(entries if missing is None else entries[~missing]))
+        values[block] = _to_half(entries) if half else entries
+    if half:
+        _check_not_tiny(largest)
     if att.mask is not None:
         mask = group.create_array("mask", shape=att.shape, dtype=bool, chunks=chunks, dimension_names=_AXES)
         for block in _blocks(att.shape, chunks):
@@ -177,10 +194,23 @@ def _numpy(values: Any) -> np.ndarray[Any, Any]:
     return np.asarray(values)
 
 
-def _to_half(values: Any) -> np.ndarray[Any, Any]:
-    block = _numpy(values)
-    largest = np.finfo(np.float16).max
-    if np.abs(block[np.isfinite(block)], dtype=np.float64).max(initial=0.0) > largest:
+def _largest(block: np.ndarray[Any, Any]) -> float:
+    """The largest finite modulus."""
+    return float(np.abs(block[np.isfinite(block)].astype(np.float64)).max(initial=0.0))
+
+
+def _check_not_tiny(largest: float) -> None:
+    smallest = float(np.finfo(np.float16).smallest_normal)
+    if 0 < largest < smallest:
+        raise InvalidValueError(
+            f"half precision keeps its digits down to {smallest:.2g}, but the largest of the values is "
+            f"{largest:.2g}; multiply them by a constant first, or pass half=False"
+        )
+
+
+def _to_half(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    largest = float(np.finfo(np.float16).max)
+    if _largest(block) > largest:
         raise InvalidValueError(
             f"half precision holds numbers up to {largest}, but the values exceed it; pass half=False"
         )
@@ -260,3 +290,14 @@ def _is_ours(target: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(attributes, dict) and attributes.get("format") == _FORMAT
+
+
+def _foreign_file(target: Path) -> Path | None:
+    """The first file or link in a saved tensor's folder that `_write` did not make."""
+    for folder, folders, files in os.walk(target):
+        place = Path(folder).relative_to(target)
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            if not _OURS.fullmatch((place / name).as_posix()):
+                return place / name
+    return None

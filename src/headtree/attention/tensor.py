@@ -169,9 +169,10 @@ class AttentionTensor:
         path : path
             The folder to make, by custom named ``*.zarr``.
         half : bool
-            Store the values in half precision: half the size, three significant digits.
+            Store the values in half precision: half the size, three significant digits of what is between
+            6e-5 and 65504 in modulus, fewer below; values that are all below or reach above are refused.
         overwrite : bool
-            Replace a tensor that is there already.
+            Replace a tensor that is there already, unless its folder holds other files as well.
         """
         from headtree.attention import store
 
