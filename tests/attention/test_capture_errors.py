@@ -55,10 +55,37 @@ def test_exactly_one_kind_of_input_is_given(bert):
         ({"inputs": {"input_ids": torch.full((1, 4), 999)}}, "the model cannot run on the first input"),
         ({"inputs": {"pixel_values": torch.zeros(1, 4)}}, "cannot run on the first input.*BertModel.forward"),
         ({"inputs": zoo.ALL["bert"].read(), "tokens": 4}, "tokens applies to texts"),
+        ({"inputs": {"input_ids": torch.tensor([1, 2, 3])}}, r"must have a batch axis, got .*shape is \(1, 3\)"),
+        ({"inputs": torch.tensor([1, 2, 3])}, r"inputs\[0\].* must have a batch axis.*\(1, 3\)"),
+        ({"inputs": {"input_ids": torch.zeros(0, 3, dtype=torch.long)}}, "at least one input, got a batch of 0"),
+        ({"texts": ["w1"], "window": 5}, r"window must be \(start, stop\).*got 5"),
+        ({"texts": ["w1"], "heads": 5.5}, "heads must be a list of whole numbers"),
+        ({"texts": ["w1"], "heads": []}, "heads must name at least one head"),
+        ({"texts": ["w1"], "heads": slice(9, 10)}, "heads must name at least one head"),
+        ({"texts": ["w1"], "heads": slice("a", "b")}, "heads must be a slice of whole numbers"),
+        ({"texts": ["w1"], "heads": [("a", "b")]}, "heads must be whole numbers"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(bert, tokenizer, arguments, said):
     refused(said, bert, tokenizer=tokenizer, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "heads"),
+    [
+        ({"heads": np.int64(1), "layers": np.int64(1)}, ((1, 1),)),
+        ({"heads": slice(0, 2), "layers": 2}, ((2, 0), (2, 1))),
+        ({"heads": np.array([0, 3]), "layers": slice(1)}, ((0, 0), (0, 3))),
+    ],
+)
+def test_numpy_integers_and_slices_choose(bert, tokenizer, given, heads):
+    (att,) = ht.capture(bert, texts=["w1 w2"], tokenizer=tokenizer, **given)
+    assert att.heads == heads
+
+
+def test_texts_are_checked_before_the_tokenizer():
+    refused("texts must not be empty", zoo.ALL["bert"].build(), texts=[])
+    refused("texts must be a list of strings, got a list of int", zoo.ALL["bert"].build(), texts=[5])
 
 
 def test_unknown_models(tmp_path):

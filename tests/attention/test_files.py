@@ -94,3 +94,20 @@ def test_damaged_missing_and_unknown_files(tmp_path):
 def test_folders_are_saved_tensors(tmp_path):
     ht.AttentionTensor.from_array(X).save(tmp_path / "a.zarr")
     np.testing.assert_array_equal(ht.load_tensor(tmp_path / "a.zarr").block().numpy(), X)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"axes": "qkh"}, {"kind": "probs"}, {"name": "x"}, {"heads_per_layer": 2}, {"mask": np.zeros((5, 6), bool)}],
+    ids=lambda given: next(iter(given)),
+)
+def test_folders_know_their_own(tmp_path, given):
+    ht.AttentionTensor.from_array(X).save(tmp_path / "a.zarr")
+    with pytest.raises(HeadtreeError, match=f"{next(iter(given))} must not be given for a folder"):
+        ht.load_tensor(tmp_path / "a.zarr", **given)
+
+
+@pytest.mark.parametrize("axes", [None, ["h", "q", "k"]])
+def test_axes_of_another_type(tmp_path, axes):
+    with pytest.raises(HeadtreeError, match="axes must be a string"):
+        ht.load_tensor(written(tmp_path / "a.npy", X), axes=axes)

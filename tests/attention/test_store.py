@@ -194,3 +194,82 @@ def test_provenance_is_plain_json(tmp_path):
     tensor(provenance={"path": tmp_path, "n": 1}).save(tmp_path / "a.zarr")
     attributes = json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())["attributes"]
     assert json.loads(attributes["provenance"]) == {"path": str(tmp_path), "n": 1}
+
+
+def test_labels_that_cannot_be_encoded_are_refused(tmp_path):
+    with pytest.raises(HeadtreeError, match=r"keys\[1\] must be valid Unicode.*backslashreplace"):
+        tensor(keys=["a", "\ud800", "b"]).save(tmp_path / "a.zarr")
+    assert not any(tmp_path.iterdir())
+
+
+def test_long_doubles_are_saved_as_doubles(tmp_path):
+    values = np.arange(12, dtype=np.longdouble).reshape(2, 2, 3) / 3
+    ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr")
+    back = ht.AttentionTensor.open(tmp_path / "a.zarr")
+    assert back.values.dtype == np.float64
+    np.testing.assert_array_equal(back.block().numpy(), values.astype(np.float64))
+
+
+def test_integer_labels_are_strings_before_and_after(tmp_path):
+    att = tensor(queries=range(5))
+    att.save(tmp_path / "a.zarr")
+    assert att.queries == ht.AttentionTensor.open(tmp_path / "a.zarr").queries == ("0", "1", "2", "3", "4")
+
+
+@pytest.mark.parametrize("use", [tensor().save, ht.AttentionTensor.open, ht.load_tensor])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (None, "path must be a string"),
+        (5, "path must be a string"),
+        (b"a.zarr", "path must be a string"),
+        ("a\0b", "must not contain null"),
+        ("a" * 300, r"path cannot be .*File name too long"),
+    ],
+)
+def test_paths_that_are_none(tmp_path, monkeypatch, use, path, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeadtreeError, match=said):
+        use(path)
+
+
+def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadtreeError, match=r"path cannot be written: .*a\.zarr \("):
+        tensor().save(tmp_path / "file" / "a.zarr")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeadtreeError, match="must end in the name"):
+        tensor().save(".", overwrite=True)
+
+    def forbidden(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("zarr.open_group", forbidden)
+    with pytest.raises(HeadtreeError, match=r"path cannot be written: .*Permission denied"):
+        tensor().save(tmp_path / "a.zarr")
+
+
+def test_values_too_small_for_half_precision_are_refused(tmp_path):
+    values = np.random.default_rng(0).normal(size=(2, 3, 3)) * 1e-9
+    with pytest.raises(HeadtreeError, match=r"digits down to 6\.1e-05.*half=False"):
+        ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr", half=True)
+    values[0, 0, 0] = 1  # where it is missing, it does not count
+    mask = values == 1
+    with pytest.raises(HeadtreeError, match="half precision keeps"):
+        ht.AttentionTensor.from_array(values, mask=mask).save(tmp_path / "a.zarr", half=True)
+    assert not any(tmp_path.iterdir())
+    ht.AttentionTensor.from_array(values).save(tmp_path / "a.zarr", half=True)
+    ht.AttentionTensor.from_array(values * 0).save(tmp_path / "zero.zarr", half=True)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "attention/c/0/0/notes", "other/zarr.json"])
+def test_other_files_in_the_folder_are_kept(tmp_path, name):
+    tensor(0).save(tmp_path / "a.zarr")
+    mine = tmp_path / "a.zarr" / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("years of work")
+    with pytest.raises(HeadtreeError, match=f"not part of the tensor, {name}, so it is not overwritten"):
+        tensor(1).save(tmp_path / "a.zarr", overwrite=True)
+    assert mine.read_text() == "years of work"
+    mine.unlink()
+    tensor(1).save(tmp_path / "a.zarr", overwrite=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headtree.attention import anatomy
-from headtree.attention.inputs import image_inputs, ready_inputs, text_inputs
+from headtree.attention.inputs import checked_texts, image_inputs, ready_inputs, text_inputs
 from headtree.attention.job import CaptureJob, on_device
 from headtree.attention.memory import check_memory
 from headtree.attention.models import Source, provenance
@@ -154,6 +154,8 @@ def prepare(
     """Check everything that `capture` was given, load the model and look at how it attends."""
     modality = _one_of({"texts": texts, "images": images, "inputs": inputs})
     _check_options(kind, batch_size, dtype, modality, tokens, targets)
+    if texts is not None:
+        texts = checked_texts(texts, "texts")  # before the tokenizer, which may be missing as well
     source = Source(model, revision, trust_remote_code)
     if modality == "texts" and tokenizer is None:
         tokenizer = source.load_tokenizer()  # a missing one is found before the weights are read

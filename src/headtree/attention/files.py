@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headtree.attention.paths import checked_path, exists
 from headtree.attention.tensor import AttentionTensor, Kind
 from headtree.errors import InvalidTypeError, InvalidValueError
 
@@ -30,7 +31,8 @@ def load_tensor(
     Parameters
     ----------
     path : path
-        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder AttentionTensor.save wrote.
+        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder AttentionTensor.save wrote,
+        which takes none of the other arguments.
     axes : str
         What the axes of the array in the file are, in order: h for heads, q for queries, k for keys, l for layers
         (then l and h together give the heads). Axes of length one may be called 1: ``"qkh"``, ``"lhqk"``,
@@ -44,10 +46,13 @@ def load_tensor(
     mask : array of bool, optional
         True where an entry is missing; in the order (head, query, key).
     """
-    source = Path(path)
-    if not source.exists():
+    source = checked_path(path)
+    if not isinstance(axes, str):
+        raise InvalidTypeError(f"axes must be a string such as 'hqk', got {axes!r}")
+    if not exists(source):
         raise InvalidValueError(f"path must name a file, but {source} does not exist")
     if source.is_dir():
+        _check_nothing_else(source, axes, name, kind, heads_per_layer, mask)
         return AttentionTensor.open(source)
     reader = _READERS.get(source.suffix.lower())
     if reader is None:
@@ -67,6 +72,22 @@ def load_tensor(
     if n_per_layer is not None and heads_per_layer is not None:
         raise InvalidTypeError("heads_per_layer must not be given where axes has a layer axis 'l'")
     return AttentionTensor.from_array(values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask)
+
+
+def _check_nothing_else(source: Path, axes: Any, name: Any, kind: Any, heads_per_layer: Any, mask: Any) -> None:
+    is_given = {
+        "axes": axes != _AXES,
+        "name": name is not None,
+        "kind": kind != "scores",
+        "heads_per_layer": heads_per_layer is not None,
+        "mask": mask is not None,
+    }
+    names = [argument for argument, given in is_given.items() if given]
+    if names:
+        raise InvalidTypeError(
+            f"{', '.join(names)} must not be given for a folder that AttentionTensor.save wrote, which knows its "
+            f"own, got {source}; leave out {'it' if len(names) == 1 else 'them'}"
+        )
 
 
 def _read_npy(path: Path) -> Mapping[str, Any]:
@@ -128,7 +149,7 @@ def _chosen(found: Mapping[str, Any], name: str | None, source: Path) -> Any:
 def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:
     """The array as (head, query, key), and the number of heads of a layer if it has an axis of layers."""
     letters = axes.replace("1", "")
-    if not isinstance(axes, str) or sorted(letters) not in (sorted(_AXES), sorted("l" + _AXES)):
+    if sorted(letters) not in (sorted(_AXES), sorted("l" + _AXES)):
         raise InvalidValueError(f"axes must name h, q and k once each, and may name l and 1, got {axes!r}")
     shape = tuple(array.shape)
     if len(axes) != len(shape):

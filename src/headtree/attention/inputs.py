@@ -63,6 +63,8 @@ class ModelInput:
             "use_cache",
         }:
             return None
+        if any(isinstance(value, Tensor) and value.ndim != 2 for value in self.kwargs.values()):
+            return None
         cut = {name: value[:, :n] if isinstance(value, Tensor) else value for name, value in self.kwargs.items()}
         return ModelInput((), cut)
 
@@ -88,8 +90,8 @@ def text_inputs(
     model: nn.Module, texts: Any, targets: Any, tokens: int | None, tokenizer: Any, source: Source
 ) -> list[ModelInput]:
     """Tokenize texts; long ones are cut into inputs of `tokens` tokens each, special tokens included."""
-    texts = _strings(texts, "texts")
-    targets = None if targets is None else _strings(targets, "targets")
+    texts = checked_texts(texts, "texts")
+    targets = None if targets is None else checked_texts(targets, "targets")
     if targets is not None and len(targets) != len(texts):
         raise InvalidValueError(f"targets must be as many as texts, got {len(targets)} for {len(texts)}")
     if targets is not None and tokens is not None:
@@ -118,7 +120,8 @@ def text_inputs(
     return inputs
 
 
-def _strings(texts: Any, name: str) -> list[str]:
+def checked_texts(texts: Any, name: str) -> list[str]:
+    """A list of texts, none of them empty; a string alone is a list of one."""
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise InvalidTypeError(f"{name} must be a list of strings, got {_name_of(texts)}")
@@ -287,9 +290,25 @@ def ready_inputs(model: nn.Module, inputs: Any, tokenizer: Any) -> list[ModelInp
         values = {name: item[name] for name in list(item.keys())} if hasattr(item, "keys") else {main: item}
         if not any(isinstance(value, Tensor) for value in values.values()):
             raise InvalidTypeError(f"inputs[{i}] must hold tensors with a batch axis, got {_name_of(inputs)}")
+        for name, value in values.items():
+            _check_batch(value, name, i, is_text=(name or main) in ("input_ids", "decoder_input_ids"))
         for single in _split(values):
             result.append(_ready_input(model, single, tokenizer, {"input": i}))
     return result
+
+
+def _check_batch(value: Any, name: str, i: int, is_text: bool) -> None:
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return
+    shape = tuple(value.shape)
+    where = f"inputs[{i}]" + (f"[{name!r}]" if name else "")
+    if is_text and value.ndim == 1:
+        raise InvalidValueError(
+            f"{where} must have a batch axis, got shape {shape}; add one, so that its shape is {(1, *shape)}: "
+            "pass ids[None]"
+        )
+    if shape[0] == 0:
+        raise InvalidValueError(f"{where} must hold at least one input, got a batch of 0 (shape {shape})")
 
 
 def _split(values: Mapping[str, Any]) -> list[dict[str, Any]]:

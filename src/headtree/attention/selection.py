@@ -89,8 +89,8 @@ def _layers(layers: Any, n_layers: int) -> list[int]:
     if layers is None:
         return list(range(n_layers))
     if isinstance(layers, slice):
-        layers = range(n_layers)[layers]
-    chosen = _integers([layers] if isinstance(layers, int) else layers, "layers")
+        layers = _sliced(n_layers, layers, "layers")
+    chosen = _integers([layers] if _is_integer(layers) else layers, "layers")
     bad = [layer for layer in chosen if not -n_layers <= layer < n_layers]
     if bad or not chosen:
         raise InvalidValueError(f"layers must be some of 0 to {n_layers - 1}, got {bad or 'none'}")
@@ -101,13 +101,9 @@ def _heads(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> dict[in
     """Chosen heads of every chosen layer."""
     if heads is None:
         return {layer: tuple(range(n_heads[layer])) for layer in layers}
-    items: list[Any] = [heads] if isinstance(heads, int) else list(heads)
-    if not items:
+    pairs = _pairs(heads, layers, n_heads)
+    if not pairs:
         raise InvalidValueError("heads must name at least one head, got none")
-    if all(isinstance(item, tuple) and len(item) == 2 for item in items):
-        pairs = [(operator.index(item[0]), operator.index(item[1])) for item in items]
-    else:
-        pairs = [(layer, head) for layer in layers for head in _integers(items, "heads")]
     bad = [(layer, head) for layer, head in pairs if layer not in layers or not 0 <= head < n_heads[layer]]
     if bad:
         counts = sorted({n_heads[layer] for layer in layers})
@@ -116,6 +112,37 @@ def _heads(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> dict[in
             f"chosen layers, got {bad[0]}"
         )
     return {layer: tuple(sorted({head for other, head in pairs if other == layer})) for layer in layers}
+
+
+def _pairs(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> list[tuple[int, int]]:
+    """What was asked for as pairs (layer, head)."""
+    if isinstance(heads, slice):
+        return [(layer, head) for layer in layers for head in _sliced(n_heads[layer], heads, "heads")]
+    try:
+        items: list[Any] = [heads] if _is_integer(heads) else list(heads)
+    except TypeError:
+        raise InvalidTypeError(
+            f"heads must be a list of whole numbers or of pairs (layer, head), got {heads!r}"
+        ) from None
+    if all(isinstance(item, tuple) and len(item) == 2 for item in items):
+        numbers = [_integers(item, "heads") for item in items]
+        return [(layer, head) for layer, head in numbers]
+    return [(layer, head) for layer in layers for head in _integers(items, "heads")]
+
+
+def _sliced(n: int, places: slice, name: str) -> list[int]:
+    try:
+        return list(range(n)[places])
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name} must be a slice of whole numbers, got {places!r}") from None
+
+
+def _is_integer(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _integers(values: Iterable[Any], name: str) -> list[int]:
@@ -151,7 +178,10 @@ def parse_window(window: Any) -> tuple[slice, slice]:
     """The windows of queries and keys."""
     if window is None:
         return slice(None), slice(None)
-    pair = tuple(window)
+    try:
+        pair = tuple(window)
+    except TypeError:
+        raise InvalidTypeError(f"window must be (start, stop), or a pair of such pairs, got {window!r}") from None
     if len(pair) == 2 and all(isinstance(w, Sequence) for w in pair):
         return _slice(pair[0]), _slice(pair[1])
     return _slice(pair), _slice(pair)

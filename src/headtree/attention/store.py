@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 import warnings
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headtree.attention.paths import checked_path, exists, unusable
 from headtree.attention.stored_array import StoredArray
 from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.errors import InvalidTypeError, InvalidValueError
@@ -22,38 +24,59 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 _FORMAT = "headtree.attention/1"
 _AXES = ("head", "query", "key")
 
+#: The files of a saved tensor, as paths in its folder.
+_OURS = re.compile(r"zarr\.json|(attention|mask|head|layer|place|query|key|sink)/(zarr\.json|c(/\d+)+)")
+
 #: Bytes of one chunk: small enough that a single head is cheap to read, large enough that there are few files.
 _CHUNK_BYTES = 4 << 20
 
 
 def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: bool, overwrite: bool) -> None:
     """Write `att` beside `path` under another name, then move it there in one step."""
-    target = Path(path)
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
+    target = checked_path(path)
+    if target.name in ("", ".."):
+        raise InvalidValueError(f"path must end in the name of the folder to make, got {str(path)!r}; add a name")
+    _check_labels(att)
+    try:
+        _check_target(target, overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
+        partial = _sibling(target, "partial")
+        try:
+            _write(att, partial, half)
+            _move_into_place(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise unusable(target, "written", error) from error
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if target.is_symlink() or (exists(target) and not target.is_dir()):
         raise InvalidValueError(f"path must name a folder to make, but {target} is a file or a link")
-    if target.exists() and not overwrite:
+    if not exists(target):
+        return
+    if not overwrite:
         raise InvalidValueError(f"{target} exists already; choose another name or pass overwrite=True")
-    if target.exists() and not _is_ours(target):
+    if not _is_ours(target):
         raise InvalidValueError(
             f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target)
-    partial = _sibling(target, "partial")
-    try:
-        _write(att, partial, half)
-        _move_into_place(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    foreign = _foreign_file(target)
+    if foreign is not None:
+        raise InvalidValueError(
+            f"{target} holds a file that is not part of the tensor, {foreign}, so it is not overwritten; move the "
+            "file elsewhere or choose another name"
+        )
 
 
 def open_tensor(path: str | os.PathLike[str]) -> AttentionTensor:
     """Read the labels of a saved tensor; its values and mask stay on disk."""
     import zarr
 
-    target = Path(path)
-    if not target.exists():
+    target = checked_path(path)
+    if not exists(target):
         raise InvalidValueError(f"path must name a saved tensor, but {target} does not exist")
     try:
         group = zarr.open_group(target, mode="r")
@@ -110,8 +133,15 @@ def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
         dimension_names=_AXES,
         attributes={"coordinates": "layer place sink" if att.sinks is not None else "layer place"},
     )
+    largest = 0.0
     for block in _blocks(att.shape, chunks):
-        values[block] = _to_half(att.values[block]) if half else _numpy(att.values[block])
+        entries = _numpy(att.values[block])
+        if half:
+            missing = None if att.mask is None else _numpy(att.mask[block])
+            largest = max(largest, _largest(entries if missing is None else entries[~missing]))
+        values[block] = _to_half(entries) if half else entries
+    if half:
+        _check_not_tiny(largest)
     if att.mask is not None:
         mask = group.create_array("mask", shape=att.shape, dtype=bool, chunks=chunks, dimension_names=_AXES)
         for block in _blocks(att.shape, chunks):
@@ -121,6 +151,18 @@ def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
         # the specification of Zarr 3 has no consolidated metadata yet; without them, xarray.open_zarr warns
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         zarr.consolidate_metadata(str(folder))
+
+
+def _check_labels(att: AttentionTensor) -> None:
+    for name, labels in (("queries", att.queries), ("keys", att.keys)):
+        for i, label in enumerate(labels):
+            try:
+                label.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidValueError(
+                    f"{name}[{i}] must be valid Unicode to be saved, got {label!r} ({error.reason}); replace what "
+                    'cannot be encoded, for instance with label.encode("utf-8", "backslashreplace").decode()'
+                ) from None
 
 
 def _write_labels(att: AttentionTensor, group: Any) -> None:
@@ -141,7 +183,8 @@ def _stored_dtype(values: Any) -> np.dtype[Any]:
     dtype: np.dtype[Any] = _numpy(values[:1, :1, :1]).dtype
     if dtype.kind not in "fiub":
         raise InvalidTypeError(f"values must be real numbers to be saved, got {dtype}")
-    return dtype
+    is_long = dtype.kind == "f" and dtype.itemsize > 8  # Zarr has no longdouble
+    return np.dtype("float64") if is_long else dtype
 
 
 def _numpy(values: Any) -> np.ndarray[Any, Any]:
@@ -151,10 +194,23 @@ def _numpy(values: Any) -> np.ndarray[Any, Any]:
     return np.asarray(values)
 
 
-def _to_half(values: Any) -> np.ndarray[Any, Any]:
-    block = _numpy(values)
-    largest = np.finfo(np.float16).max
-    if np.abs(block[np.isfinite(block)], dtype=np.float64).max(initial=0.0) > largest:
+def _largest(block: np.ndarray[Any, Any]) -> float:
+    """The largest finite modulus."""
+    return float(np.abs(block[np.isfinite(block)].astype(np.float64)).max(initial=0.0))
+
+
+def _check_not_tiny(largest: float) -> None:
+    smallest = float(np.finfo(np.float16).smallest_normal)
+    if 0 < largest < smallest:
+        raise InvalidValueError(
+            f"half precision keeps its digits down to {smallest:.2g}, but the largest of the values is "
+            f"{largest:.2g}; multiply them by a constant first, or pass half=False"
+        )
+
+
+def _to_half(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    largest = float(np.finfo(np.float16).max)
+    if _largest(block) > largest:
         raise InvalidValueError(
             f"half precision holds numbers up to {largest}, but the values exceed it; pass half=False"
         )
@@ -234,3 +290,14 @@ def _is_ours(target: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(attributes, dict) and attributes.get("format") == _FORMAT
+
+
+def _foreign_file(target: Path) -> Path | None:
+    """The first file or link in a saved tensor's folder that `_write` did not make."""
+    for folder, folders, files in os.walk(target):
+        place = Path(folder).relative_to(target)
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            if not _OURS.fullmatch((place / name).as_posix()):
+                return place / name
+    return None

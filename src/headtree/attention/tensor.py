@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -37,7 +39,8 @@ class AttentionTensor:
     Parameters
     ----------
     values : array or tensor (head, query, key)
-        Real numbers; the heads of all layers in layer order.
+        Real numbers; the heads of all layers in layer order. What a numpy masked array hides is missing, as is
+        what `mask` hides.
     heads : sequence of HeadId
         Layer and head of each slice.
     queries, keys : sequence of str
@@ -63,7 +66,8 @@ class AttentionTensor:
     sinks: Any = None
 
     def __post_init__(self) -> None:
-        shape = tuple(self.values.shape)
+        values, mask = _checked_values(self.values, "values"), self.mask
+        shape = tuple(int(n) for n in values.shape)
         if len(shape) != 3 or 0 in shape:
             raise InvalidValueError(
                 f"values must have three axes (head, query, key), none of them empty, got shape {shape}"
@@ -71,18 +75,34 @@ class AttentionTensor:
         if self.kind not in get_args(Kind):
             raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         labels = {
-            "heads": tuple(HeadId(*head) for head in self.heads),
-            "queries": tuple(self.queries),
-            "keys": tuple(self.keys),
+            "heads": _head_ids(self.heads),
+            "queries": _names(self.queries, "queries"),
+            "keys": _names(self.keys, "keys"),
         }
-        for (name, values), n in zip(labels.items(), shape, strict=True):
-            if len(values) != n:
-                raise InvalidValueError(f"{name} must label the {n} slices of its axis, got {len(values)}")
-            object.__setattr__(self, name, values)
-        if not isinstance(self.mask, StoredArray):
-            object.__setattr__(self, "mask", _checks.missing_entries(self.mask, "values", shape))
+        for (name, names), n in zip(labels.items(), shape, strict=True):
+            if len(names) != n:
+                raise InvalidValueError(f"{name} must label the {n} slices of its axis, got {len(names)}")
+            object.__setattr__(self, name, names)
+        if isinstance(values, np.ma.MaskedArray):
+            mask = _union(np.ma.getmaskarray(values), mask, shape)
+            values = values.data
+        if not isinstance(mask, StoredArray):
+            mask = _checks.missing_entries(mask, "values", shape)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "sinks", _checked_sinks(self.sinks, shape[0]))
+        if not isinstance(self.provenance, Mapping):
+            raise InvalidTypeError(f"provenance must be a mapping, got {self.provenance!r}; pass a dict")
         object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "provenance": dict(self.provenance)}  # a mapping proxy cannot be pickled
+        if isinstance(self.values, Tensor) and not self.values.is_leaf:
+            state["values"] = self.values.detach()  # nor can a part of a graph of gradients
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, provenance=MappingProxyType(state["provenance"]))
 
     @classmethod
     def from_array(
@@ -101,7 +121,7 @@ class AttentionTensor:
         Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`; tokens get their
         positions as names.
         """
-        values = _checks.real_tensor(x, "x") if not hasattr(x, "shape") else x
+        values = _checked_values(x, "x")
         if len(values.shape) != 3:
             raise InvalidValueError(
                 f"x must have three axes (head, query, key), got shape {tuple(values.shape)}; "
@@ -110,14 +130,14 @@ class AttentionTensor:
         n_heads, n_queries, n_keys = values.shape
         if heads is not None and heads_per_layer is not None:
             raise InvalidTypeError("give heads or heads_per_layer, not both")
-        if heads_per_layer is not None and (heads_per_layer < 1 or n_heads % heads_per_layer):
+        per_layer = n_heads if heads_per_layer is None else _checks.at_least_one(heads_per_layer, "heads_per_layer")
+        if heads_per_layer is not None and n_heads % per_layer:
             raise InvalidValueError(f"heads_per_layer must divide the {n_heads} heads, got {heads_per_layer}")
-        per_layer = heads_per_layer or n_heads
         return cls(
             values=values,
-            heads=tuple(HeadId(*head) for head in heads or (divmod(i, per_layer) for i in range(n_heads))),
-            queries=tuple(map(str, range(n_queries))) if queries is None else tuple(queries),
-            keys=tuple(map(str, range(n_keys))) if keys is None else tuple(keys),
+            heads=_head_ids([divmod(i, per_layer) for i in range(n_heads)] if heads is None else heads),
+            queries=_names(range(n_queries) if queries is None else queries, "queries"),
+            keys=_names(range(n_keys) if keys is None else keys, "keys"),
             kind=kind,
             mask=mask,
         )
@@ -149,9 +169,10 @@ class AttentionTensor:
         path : path
             The folder to make, by custom named ``*.zarr``.
         half : bool
-            Store the values in half precision: half the size, three significant digits.
+            Store the values in half precision: half the size, three significant digits of what is between
+            6e-5 and 65504 in modulus, fewer below; values that are all below or reach above are refused.
         overwrite : bool
-            Replace a tensor that is there already.
+            Replace a tensor that is there already, unless its folder holds other files as well.
         """
         from headtree.attention import store
 
@@ -179,6 +200,55 @@ class AttentionTensor:
         if isinstance(self.mask, StoredArray):
             return ", some missing"
         return f", {int(self.mask.sum()) / self.mask.numel():.0%} missing"
+
+
+def _checked_values(values: Any, name: str) -> Any:
+    """`values` as they are, or as a tensor if they are no array; of an array, only the dtype is looked at."""
+    if not (hasattr(values, "shape") and hasattr(values, "dtype")):
+        return _checks.real_tensor(values, name)
+    if not _is_real(values):
+        raise InvalidTypeError(
+            f"{name} must be a dense array of real numbers, got {type(values).__name__} of {values.dtype}; convert "
+            "it to floats, take its real part or modulus, or make it dense"
+        )
+    return values
+
+
+def _is_real(values: Any) -> bool:
+    if isinstance(values, Tensor):
+        return not (values.is_complex() or values.is_quantized) and values.layout == torch.strided
+    try:
+        return np.dtype(values.dtype).kind in "fiub"
+    except TypeError:
+        return False
+
+
+def _head_ids(heads: Any) -> tuple[HeadId, ...]:
+    try:
+        pairs = [(layer, head) for layer, head in heads]
+        return tuple(HeadId(operator.index(layer), operator.index(head)) for layer, head in pairs)
+    except (TypeError, ValueError):
+        raise InvalidTypeError(
+            "heads must be pairs (layer, head) of whole numbers, one for each slice, got "
+            f"{reprlib.repr(heads)}; write for instance [(0, 0), (0, 1)]"
+        ) from None
+
+
+def _names(labels: Any, name: str) -> tuple[str, ...]:
+    """Labels as strings, as they are after a round trip to disk."""
+    try:
+        return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
+    except TypeError:
+        raise InvalidTypeError(
+            f"{name} must be a sequence of labels, one for each slice, got {labels!r}; pass a list of strings"
+        ) from None
+
+
+def _union(hidden: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+    """What a masked array hides itself and what `mask` hides."""
+    mask = np.asarray(mask) if isinstance(mask, StoredArray) else mask
+    given = _checks.missing_entries(mask, "values", shape)
+    return hidden if given is None else torch.from_numpy(np.array(hidden)) | given
 
 
 def _checked_sinks(sinks: Any, n_heads: int) -> Float[Tensor, " head"] | None:
