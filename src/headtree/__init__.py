@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         sparsity,
     )
     from headtree.measures.stability import Stability, stability
+    from headtree.networks.load import BundledNetwork, load_bundled
     from headtree.questionnaire.organization import Organization
     from headtree.questionnaire.organize import organize, organize_array
     from headtree.questionnaire.settings import Questionnaire
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AttentionTensor": "attention.tensor",
+    "BundledNetwork": "networks.load",
     "CompressionCurve": "measures.sparsity",
     "Consensus": "measures.consensus",
     "Entropy": "measures.entropy",
@@ -72,6 +74,7 @@ _HOME = {
     "flexible_tree": "geometry.build",
     "head_entropy": "measures.entropy",
     "holder_exponent": "measures.regularity",
+    "load_bundled": "networks.load",
     "load_tensor": "attention.files",
     "network_entropy": "measures.entropy",
     "organize": "questionnaire.organize",
@@ -89,6 +92,7 @@ _HOME = {
 
 __all__ = [
     "AttentionTensor",
+    "BundledNetwork",
     "CompressionCurve",
     "Consensus",
     "Entropy",
@@ -118,6 +122,7 @@ __all__ = [
     "flexible_tree",
     "head_entropy",
     "holder_exponent",
+    "load_bundled",
     "load_tensor",
     "network_entropy",
     "organize",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import headtree as ht
+from headtree.networks.cli import train
 
 app = typer.Typer(
     name="headtree",
@@ -62,6 +63,9 @@ def demo() -> None:
             )
         typer.echo(f"  {name:7} {' and '.join(counts)} are folders of the tree found")
     typer.echo("\nYour own array: headtree.organize_array(x).trees; see README.md.")
+
+
+app.command()(train)
 
 
 def main() -> None:

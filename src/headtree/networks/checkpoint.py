@@ -1,0 +1,115 @@
+"""Training on disk: checkpoints that are written whole or not at all, and read back exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from headtree.errors import InvalidValueError
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+_FILES = ("weights.safetensors", "state.safetensors", "checkpoint.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything needed to go on: weights, state of optimizer and random numbers, settings and history."""
+
+    step: int
+    weights: Mapping[str, Tensor]
+    state: Mapping[str, Tensor]
+    about: Mapping[str, Any]  #: JSON: network, settings, config, history
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """The complete checkpoints of a run by their steps, in order."""
+    found = {}
+    for path in folder.glob("checkpoint-*"):
+        match = _NAME.fullmatch(path.name)
+        if match and all((path / name).is_file() for name in _FILES):
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: frozenset[int] = frozenset()) -> Path:
+    """Write a checkpoint beside the others, then remove those before it but for the steps in `keep`.
+
+    It is made under another name and renamed when complete, so that an interruption leaves the old ones.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"checkpoint-{checkpoint.step:07d}"
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
+    try:
+        for name, tensors in zip(_FILES, (checkpoint.weights, checkpoint.state), strict=False):
+            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, unfinished / name)
+        text = json.dumps({**checkpoint.about, "step": checkpoint.step}, indent=1)
+        (unfinished / _FILES[2]).write_text(text, encoding="utf-8")
+        for name in _FILES:
+            with (unfinished / name).open("rb") as file:
+                os.fsync(file.fileno())
+        unfinished.chmod(0o755)
+        if path.exists():  # the same step again, after going back
+            _remove(path)
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for step, old in checkpoints(folder).items():
+        if step < checkpoint.step and step not in keep:
+            _remove(old)
+    return path
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    unfinished.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first: a checkpoint half removed must not look like one."""
+    doomed = path.with_name(f".removed-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        about = json.loads((path / _FILES[2]).read_text(encoding="utf-8"))
+        weights, state = (load_file(path / name) for name in _FILES[:2])
+        return Checkpoint(int(about["step"]), weights, state, about)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise InvalidValueError(
+            f"the checkpoint {path} cannot be read ({type(error).__name__}: {error}); remove that folder to go on "
+            "from the one before it"
+        ) from error
+
+
+def check_same(path: Path, expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another configuration, naming what differs."""
+    names = sorted({*expected, *found})
+    different = [name for name in names if expected.get(name) != found.get(name)]
+    if different:
+        listing = ", ".join(
+            f"{name} {found.get(name)!r} there and {expected.get(name)!r} here" for name in different
+        )
+        raise InvalidValueError(
+            f"the checkpoint {path} is of another configuration: {listing}; train with its settings, or give "
+            "another output folder"
+        )

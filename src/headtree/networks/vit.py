@@ -1,0 +1,105 @@
+"""A Hugging Face ViT, and images as what it takes; no torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+
+#: 12 layers × 12 heads on 197 tokens, as ViT-B/16, a quarter as wide.
+SMALL: Mapping[str, Any] = {
+    "hidden_size": 192,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 768,
+    "image_size": 224,
+    "patch_size": 16,
+}
+
+
+def make_vit(sizes: Mapping[str, Any], n_classes: int) -> nn.Module:
+    """A ViT for image classification with transformers' own code; its weights are still to be set."""
+    try:
+        from transformers import ViTConfig, ViTForImageClassification
+    except ImportError as error:
+        raise InvalidValueError("the ViT needs the package transformers: pip install 'headtree[models]'") from error
+    model: nn.Module = ViTForImageClassification(ViTConfig(**sizes, num_labels=n_classes))
+    return model
+
+
+def pixel_values(
+    images: UInt8[Tensor, "image channel row column"] | UInt8[np.ndarray, "image channel row column"],
+    size: int = 224,
+) -> Float[Tensor, "image channel {size} {size}"]:
+    """8-bit images as a ViT takes them: between -1 and 1, resized by bilinear interpolation."""
+    tensor = torch.as_tensor(images)
+    if tensor.dtype != torch.uint8:
+        raise InvalidTypeError(f"images must be 8-bit, got {tensor.dtype}; multiply by 255 and round")
+    if tensor.ndim != 4 or tensor.shape[1] != 3:
+        raise InvalidValueError(f"images must have shape (image, 3, row, column), got {tuple(tensor.shape)}")
+    floats = tensor.float() / 127.5 - 1
+    return F.interpolate(floats, size=(size, size), mode="bilinear", align_corners=False)
+
+
+def augmented(
+    images: UInt8[Tensor, "image 3 row column"], size: int = 224, strength: float = 1.0
+) -> Float[Tensor, "image 3 {size} {size}"]:
+    """`pixel_values` of images turned, moved, scaled, flipped and recoloured at random, each in its own way.
+
+    Geometry and resizing are one bilinear sampling, on whatever device the images are. Random numbers come from
+    torch's generator of that device.
+    """
+    n, device = images.shape[0], images.device
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return torch.rand(n, *shape, device=device) * (high - low) + low
+
+    floats = images.float() / 127.5 - 1
+    # colour: brightness, contrast about the image's mean, saturation about the grey image
+    amount = 0.4 * strength
+    floats = floats + uniform(-amount, amount, 1, 1, 1) * 0.5
+    mean = floats.mean(dim=(1, 2, 3), keepdim=True)
+    floats = mean + (floats - mean) * uniform(1 - amount, 1 + amount, 1, 1, 1)
+    grey = floats.mean(dim=1, keepdim=True)
+    floats = (grey + (floats - grey) * uniform(1 - amount, 1 + amount, 1, 1, 1)).clamp(-1, 1)
+    # geometry: half of the images are also turned and sheared
+    is_bent = (torch.rand(n, device=device) < 0.5).float()
+    angle = uniform(-0.35, 0.35) * strength * is_bent
+    shear = uniform(-0.3, 0.3) * strength * is_bent
+    scale = torch.exp(uniform(-0.25, 0.15) * strength)
+    flip = torch.where(torch.rand(n, device=device) < 0.5, -1.0, 1.0)
+    cos, sin = angle.cos() * scale, angle.sin() * scale
+    shift = uniform(-0.25, 0.25, 2) * strength
+    rows = [
+        torch.stack([flip * cos, flip * (shear * cos - sin), shift[:, 0]], dim=1),
+        torch.stack([sin, shear * sin + cos, shift[:, 1]], dim=1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, dim=1), [n, 3, size, size], align_corners=False)
+    return F.grid_sample(floats, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def mixed(
+    pixels: Float[Tensor, "image 3 row column"], labels: Float[Tensor, "image class"], rng: np.random.Generator
+) -> tuple[Float[Tensor, "image 3 row column"], Float[Tensor, "image class"]]:
+    """Each image blended with another (mixup), or a rectangle of it put in place (cutmix); labels likewise."""
+    by = int(rng.integers(len(pixels)))  # batches are in random order already
+    height, width = pixels.shape[2:]
+    if rng.random() < 0.5:
+        share = float(rng.beta(0.8, 0.8))
+        pixels = share * pixels + (1 - share) * pixels.roll(by, dims=0)
+    else:
+        side = np.sqrt(1 - rng.random())
+        rows, columns = int(height * side), int(width * side)
+        top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
+        pixels = pixels.clone()
+        patch = (slice(None), slice(None), slice(top, top + rows), slice(left, left + columns))
+        pixels[patch] = pixels[patch].roll(by, dims=0)
+        share = 1 - rows * columns / (height * width)
+    return pixels, share * labels + (1 - share) * labels.roll(by, dims=0)
