@@ -3,11 +3,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
 .PHONY: test lint demo bench clean
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
 
 lint: $(STAMP)
