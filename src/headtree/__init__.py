@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headtree.attention.capture import capture
     from headtree.attention.files import load_tensor
     from headtree.attention.tensor import AttentionTensor, HeadId
+    from headtree.attention.weights import HeadWeights, head_weights
     from headtree.bases.haar import HaarBasis
     from headtree.bases.paraproduct import Paraproduct, paraproduct
     from headtree.bases.tensor_haar import TensorHaarBasis
@@ -51,6 +52,7 @@ _HOME = {
     "Entropy": "measures.entropy",
     "HaarBasis": "bases.haar",
     "HeadId": "attention.tensor",
+    "HeadWeights": "attention.weights",
     "HeadtreeError": "errors",
     "HeadtreeWarning": "errors",
     "HolderExponent": "measures.regularity",
@@ -73,6 +75,7 @@ _HOME = {
     "diffusion_map": "geometry.diffusion",
     "flexible_tree": "geometry.build",
     "head_entropy": "measures.entropy",
+    "head_weights": "attention.weights",
     "holder_exponent": "measures.regularity",
     "load_bundled": "networks.load",
     "load_tensor": "attention.files",
@@ -98,6 +101,7 @@ __all__ = [
     "Entropy",
     "HaarBasis",
     "HeadId",
+    "HeadWeights",
     "HeadtreeError",
     "HeadtreeWarning",
     "HolderExponent",
@@ -121,6 +125,7 @@ __all__ = [
     "diffusion_map",
     "flexible_tree",
     "head_entropy",
+    "head_weights",
     "holder_exponent",
     "load_bundled",
     "load_tensor",

@@ -209,11 +209,16 @@ def _are_probs(weights: Tensor) -> bool:
 
 def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:
     """One forward pass, as anyone would run it."""
-    args, kwargs = join(items)
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    args, kwargs = _moved(args, device), _moved(kwargs, device)
+    args, kwargs = arguments(model, items)
     with torch.no_grad():
         return model(*args, **kwargs, **options)
+
+
+def arguments(model: nn.Module, items: list[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments for several inputs at once, on the model's device."""
+    args, kwargs = join(items)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return _moved(args, device), _moved(kwargs, device)
 
 
 def _moved(values: Any, device: torch.device) -> Any:
@@ -251,21 +256,22 @@ def settled(model: nn.Module) -> Iterator[None]:
 
 def _same(first: Any, second: Any) -> bool:
     """Whether two outputs hold the same tensors, bit for bit."""
-    ours, theirs = list(_tensors(first)), list(_tensors(second))
+    ours, theirs = list(tensors_of(first)), list(tensors_of(second))
     return len(ours) == len(theirs) and all(
         torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def tensors_of(output: Any) -> Iterator[Tensor]:
+    """All tensors of a model's answer, in order."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from _tensors(value)
+            yield from tensors_of(value)
     elif isinstance(output, list | tuple):
         for value in output:
-            yield from _tensors(value)
+            yield from tensors_of(value)
 
 
 class _LargestOutput:
@@ -283,5 +289,5 @@ class _LargestOutput:
                 handle.remove()
 
     def _see(self, module: nn.Module, args: Any, output: Any) -> None:
-        size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(output))
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
         self.n_bytes = max(self.n_bytes, size)
