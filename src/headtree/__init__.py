@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from headtree.geometry.diffusion import diffusion_map
     from headtree.geometry.emd import tree_emd
     from headtree.measures.consensus import Consensus, consensus
+    from headtree.measures.diagnostics import Diagnostics, diagnostics
     from headtree.measures.entropy import Entropy, head_entropy, network_entropy
     from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
+    from headtree.measures.normalization import doubly_normalized
     from headtree.measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
+    from headtree.measures.roles import Roles, head_roles
+    from headtree.measures.rollout import attention_rollout
     from headtree.measures.sparsity import (
         CompressionCurve,
         Sparsity,
@@ -49,6 +53,7 @@ _HOME = {
     "BundledNetwork": "networks.load",
     "CompressionCurve": "measures.sparsity",
     "Consensus": "measures.consensus",
+    "Diagnostics": "measures.diagnostics",
     "Entropy": "measures.entropy",
     "HaarBasis": "bases.haar",
     "HeadId": "attention.tensor",
@@ -61,10 +66,12 @@ _HOME = {
     "PartitionTree": "trees.tree",
     "Questionnaire": "questionnaire.settings",
     "Regularity": "measures.regularity",
+    "Roles": "measures.roles",
     "SoftmaxInvariance": "measures.invariance",
     "Sparsity": "measures.sparsity",
     "Stability": "measures.stability",
     "TensorHaarBasis": "bases.tensor_haar",
+    "attention_rollout": "measures.rollout",
     "binary_tree": "geometry.build",
     "capture": "attention.capture",
     "compress": "measures.sparsity",
@@ -72,9 +79,12 @@ _HOME = {
     "consensus": "measures.consensus",
     "denoise": "measures.sparsity",
     "denoising_errors": "measures.sparsity",
+    "diagnostics": "measures.diagnostics",
     "diffusion_map": "geometry.diffusion",
+    "doubly_normalized": "measures.normalization",
     "flexible_tree": "geometry.build",
     "head_entropy": "measures.entropy",
+    "head_roles": "measures.roles",
     "head_weights": "attention.weights",
     "holder_exponent": "measures.regularity",
     "load_bundled": "networks.load",
@@ -98,6 +108,7 @@ __all__ = [
     "BundledNetwork",
     "CompressionCurve",
     "Consensus",
+    "Diagnostics",
     "Entropy",
     "HaarBasis",
     "HeadId",
@@ -110,11 +121,13 @@ __all__ = [
     "PartitionTree",
     "Questionnaire",
     "Regularity",
+    "Roles",
     "SoftmaxInvariance",
     "Sparsity",
     "Stability",
     "TensorHaarBasis",
     "__version__",
+    "attention_rollout",
     "binary_tree",
     "capture",
     "compress",
@@ -122,9 +135,12 @@ __all__ = [
     "consensus",
     "denoise",
     "denoising_errors",
+    "diagnostics",
     "diffusion_map",
+    "doubly_normalized",
     "flexible_tree",
     "head_entropy",
+    "head_roles",
     "head_weights",
     "holder_exponent",
     "load_bundled",

@@ -1,0 +1,110 @@
+"""What each head and layer does, in words and numbers: the measures of many works side by side in two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.measures.patterns import pattern_columns
+from headtree.measures.probabilities import checked_tensors
+from headtree.measures.roles import Roles, head_roles
+from headtree.measures.rollout import rollout_columns
+from headtree.measures.tables import Averages, averages
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """Measures of heads and layers, averaged over inputs; `headtree.measures.definitions` says what each means."""
+
+    heads: DataFrame  #: a row per head: name, layer, head, the measures, the roles' shares, role
+    layers: DataFrame  #: a row per layer: layer, its own measures, means of its heads' measures, role of most heads
+    spread: DataFrame  #: standard deviation over inputs of the heads' measures; nan for a single input
+    missing: Mapping[str, str]  #: column -> why it has no value, or not for all
+    roles: Roles
+    n_inputs: int
+
+    def __repr__(self) -> str:
+        named = sum(bool(name) for name in self.roles.names)
+        return (
+            f"Diagnostics({len(self.heads)} heads in {len(self.layers)} layers on {self.n_inputs} inputs: "
+            f"{self.heads.shape[1]} columns of heads, {self.layers.shape[1]} of layers, {named} heads with a role, "
+            f"{len(self.missing)} columns missing or in part)"
+        )
+
+
+def diagnostics(
+    atts: AttentionTensor | Sequence[AttentionTensor],
+    *,
+    delimiters: Collection[str] | None = None,
+    window: int = 4,
+    least: float = 0.4,
+) -> Diagnostics:
+    """Measure every head and layer of a network on one input or several.
+
+    Parameters
+    ----------
+    atts : AttentionTensor or sequence
+        The same heads on each input, scores or probabilities.
+    delimiters, window, least
+        As in `head_roles`.
+    """
+    tensors = checked_tensors(atts)
+    roles = head_roles(tensors, delimiters=delimiters, window=window, least=least)
+    of_heads = averages([pattern_columns(att) for att in tensors])
+    of_layers = averages([rollout_columns(att) for att in tensors])
+    heads = _heads_table(roles, {**of_heads.mean, **roles.share})
+    return Diagnostics(
+        heads=heads,
+        layers=_layers_table(heads, of_layers),
+        spread=_spread_table(roles, {**of_heads.spread, **roles.spread}),
+        missing=MappingProxyType({**of_heads.missing, **roles.missing, **of_layers.missing}),
+        roles=roles,
+        n_inputs=len(tensors),
+    )
+
+
+def _labels(heads: Sequence[HeadId]) -> dict[str, Any]:
+    return {
+        "name": [str(head) for head in heads],
+        "layer": [head.layer for head in heads],
+        "head": [head.head for head in heads],
+    }
+
+
+def _heads_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]]) -> DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({**_labels(roles.heads), **columns, "role": list(roles.names)})
+
+
+def _spread_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]]) -> DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({**_labels(roles.heads), **columns})
+
+
+def _layers_table(heads: DataFrame, of_layers: Averages) -> DataFrame:
+    """Measures of layers, then means over the layer's heads; the distance between heads is their diversity."""
+    import pandas as pd
+
+    groups = heads.groupby("layer", sort=True)
+    means = groups.mean(numeric_only=True).drop(columns="head")
+    means = means.rename(columns={"distance_to_layer": "head_diversity"})
+    own = pd.DataFrame(dict(of_layers.mean), index=means.index)
+    roles = groups["role"].agg(_most_frequent)
+    return pd.concat([groups.size().rename("n_heads"), own, means, roles], axis=1).reset_index()
+
+
+def _most_frequent(names: Any) -> str:
+    """The role of at least half of the heads, or ""."""
+    counts = names.value_counts()
+    return str(counts.index[0]) if 2 * int(counts.iloc[0]) >= len(names) else ""

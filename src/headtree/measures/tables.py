@@ -1,0 +1,68 @@
+"""Columns of values that may be missing, each with its reason, averaged over inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One measure of every row; nan where there is none, and why."""
+
+    values: Float[np.ndarray, " row"]
+    reason: str = ""  #: applies to the rows that are nan
+
+    @classmethod
+    def missing(cls, n: int, reason: str) -> Column:
+        """A column without a single value."""
+        return cls(np.full(n, np.nan), reason)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no value at all."""
+        return bool(np.isnan(self.values).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Averages:
+    """Columns over several inputs: mean and standard deviation of the values there are."""
+
+    mean: dict[str, Float[np.ndarray, " row"]]  #: without the columns that no input has
+    spread: dict[str, Float[np.ndarray, " row"]]  #: nan where fewer than two inputs have a value
+    missing: dict[str, str]  #: reason for every column that lacks a value somewhere
+
+
+def averages(tables: Sequence[dict[str, Column]]) -> Averages:
+    """Mean and spread over inputs of columns of the same names."""
+    mean, spread, missing = {}, {}, {}
+    for name in {name: None for table in tables for name in table}:
+        columns = [table[name] for table in tables if name in table]
+        values = np.stack([column.values for column in columns])
+        count = (~np.isnan(values)).sum(axis=0)
+        if (count < len(tables)).any():
+            missing[name] = _reason(columns, len(tables))
+        if count.any():
+            sums = np.nansum(values, axis=0)
+            mean[name] = np.divide(sums, count, out=np.full(len(count), np.nan), where=count > 0)
+            squares = np.nansum((values - mean[name]) ** 2, axis=0)
+            spread[name] = np.sqrt(np.divide(squares, count - 1, out=np.full(len(count), np.nan), where=count > 1))
+    return Averages(mean, spread, missing)
+
+
+def _reason(columns: Sequence[Column], n_inputs: int) -> str:
+    reasons = [column.reason for column in columns if np.isnan(column.values).any()]
+    distinct = "; ".join(dict.fromkeys(reasons))
+    return distinct if len(reasons) in (0, n_inputs) else f"{distinct} (on {len(reasons)} of {n_inputs} inputs)"
+
+
+def rows_of(columns: dict[str, Any]) -> list[list[Any]]:
+    """Rows of a table of columns, numbers as plain floats."""
+    return [
+        [value.item() if isinstance(value, np.generic) else value for value in row]
+        for row in zip(*columns.values(), strict=True)
+    ]
