@@ -4,8 +4,7 @@ import numpy as np
 
 import headtree as ht
 
-WORDS = ("the cat sat on the mat", ", and the dog", "lay on the rug .", "the end")
-WORDS = " ".join(WORDS).split()
+WORDS = "the cat sat on the mat , and the dog lay on the rug . the end".split()  # noqa: SIM905
 
 
 def uniform(n, mask=None):

@@ -13,7 +13,7 @@ class Definition:
     source: str
 
 
-_ROLE = "share of the attention of queries that can choose, beside chance in `roles`"
+_ROLE = "mean share over the queries that can choose"
 
 #: Columns of the heads' table, in its order.
 OF_HEADS = {
@@ -42,7 +42,7 @@ OF_HEADS = {
         "Nait Saada et al. 2024, arXiv 2410.07799",
     ),
     "doubly_stochastic_distance": Definition(
-        "½ Σ |share a key receives - 1/n|; 0 if all keys are attended to equally",
+        "half the sum of the distances of the keys' shares from 1/n; 0 if all keys are attended to equally",
         "Ding et al. 2020, arXiv 2009.14308",
     ),
     "explained_away": Definition(

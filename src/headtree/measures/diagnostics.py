@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.measures.definitions import OF_HEADS, OF_LAYERS
 from headtree.measures.patterns import pattern_columns
 from headtree.measures.probabilities import checked_tensors
 from headtree.measures.roles import Roles, head_roles
@@ -62,14 +63,21 @@ def diagnostics(
     of_heads = averages([pattern_columns(att) for att in tensors])
     of_layers = averages([rollout_columns(att) for att in tensors])
     heads = _heads_table(roles, {**of_heads.mean, **roles.share})
+    layers = _layers_table(heads, of_layers)
     return Diagnostics(
         heads=heads,
-        layers=_layers_table(heads, of_layers),
+        layers=layers,
         spread=_spread_table(roles, {**of_heads.spread, **roles.spread}),
-        missing=MappingProxyType({**of_heads.missing, **roles.missing, **of_layers.missing}),
+        missing=_all_reasons(heads, layers, {**of_heads.missing, **roles.missing, **of_layers.missing}),
         roles=roles,
         n_inputs=len(tensors),
     )
+
+
+def _all_reasons(heads: DataFrame, layers: DataFrame, known: dict[str, str]) -> Mapping[str, str]:
+    """A reason for every column that is defined and not there, or not for all rows."""
+    absent = [name for name in {**OF_HEADS, **OF_LAYERS} if name not in heads and name not in layers]
+    return MappingProxyType({**dict.fromkeys(absent, "needs the model: pass model=…"), **known})
 
 
 def _labels(heads: Sequence[HeadId]) -> dict[str, Any]:

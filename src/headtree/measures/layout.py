@@ -15,9 +15,9 @@ from headtree.errors import InvalidTypeError
 _PATCH = re.compile(r"r(\d+)c(\d+)")
 _CLASS = "class"
 _SPECIAL = frozenset(
-    ["[CLS]", "[SEP]", "[EOS]", "[BOS]", "<s>", "</s>", "<bos>", "<eos>", "<sep>", "<cls>", "<eod>", "<eop>"]
-    + ["<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>"]
-    + ["<start_of_turn>", "<end_of_turn>"]
+    {"[CLS]", "[SEP]", "[EOS]", "[BOS]", "<s>", "</s>", "<bos>", "<eos>", "<sep>", "<cls>", "<eod>", "<eop>"}
+    | {"<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>"}
+    | {"<start_of_turn>", "<end_of_turn>"}
 )
 _PUNCTUATION = re.compile(r"""[.,;:!?…"'()\[\]{}«»“”‘’。，、；：！？\-–—]+|[ĊĉčÂĠ\n\r\t]*[Ċ\n]""")
 _WORD_STARTS = "Ġ▁ "  # how tokenizers write the space before a word
@@ -43,15 +43,14 @@ def relations(
     window = at_least_one(window, "window")
     if isinstance(delimiters, str):
         raise InvalidTypeError(f"delimiters must be a collection of tokens, got the string {delimiters!r}")
-    patches = _patches(att.queries), _patches(att.keys)
-    is_image = patches[0] is not None and patches[1] is not None
+    query_patches, key_patches = _patches(att.queries), _patches(att.keys)
     text = _text_relations(att, delimiters, window)
-    if is_image and patches[0] is not None and patches[1] is not None:
-        same = text["same_token"]
-        reason = "the tokens are patches of an image"
-        return {**dict.fromkeys(text, reason), "same_token": same, **_image_relations(*patches, att.keys)}
-    image = ("class_token", "same_row", "same_column", "neighbours")
-    return {**text, **dict.fromkeys(image, "the tokens are not patches of an image")}
+    if query_patches is not None and key_patches is not None:
+        image = _image_relations(query_patches, key_patches, att.keys)
+        no_text: dict[str, Relation] = dict.fromkeys(text, "the tokens are patches of an image")
+        return {**no_text, "same_token": text["same_token"], **image}
+    names = ("class_token", "same_row", "same_column", "neighbours")
+    return {**text, **dict.fromkeys(names, "the tokens are not patches of an image")}
 
 
 def _text_relations(att: AttentionTensor, delimiters: Collection[str] | None, window: int) -> dict[str, Relation]:

@@ -134,7 +134,7 @@ def _score(
     n_inputs = sum(~np.isnan(table[0][name].values) for table in tables)
     deviation = np.sqrt(variance.mean[name] / np.maximum(n_inputs, 1))
     above = share.mean[name] - chance.mean[name]
-    return np.divide(above, deviation, out=np.zeros(len(above)), where=deviation > 1e-12)
+    return np.asarray(np.divide(above, deviation, out=np.zeros(len(above)), where=deviation > 1e-12))
 
 
 def _role_tables(
