@@ -14,6 +14,7 @@ import headtree as ht
 from headtree.networks import load
 from headtree.networks.bundle import bundle, passage_perplexity, predicted_labels, write_card
 from headtree.networks.data import read_cifar10, read_wikitext
+from headtree.networks.export import export, main, read_about
 from headtree.networks.train import train
 
 BUNDLED = Path(load.__file__).parent / "bundled"
@@ -32,7 +33,7 @@ def made(corpus, cifar, tiny_txl, tiny_vit, tmp_path_factory) -> Path:
         ("vit", tiny_vit, cifar, read_cifar10),
     ):
         run = train(network, settings, data=source, output=folder / "runs" / network, device="cpu")
-        bundle(run.folder, read(source), folder)
+        bundle(export(run.folder, folder / "exported" / network), read(source), folder)
     write_card(folder)
     return folder
 
@@ -54,6 +55,25 @@ def test_every_stage_of_a_made_bundle_loads_and_is_another(made):
     gaps = [float((a - logits[-1]).abs().max()) for a in logits]
     assert all(gap > 0 for gap in gaps[:-1])
     assert gaps[-1] == 0
+
+
+def test_a_training_can_be_exported_while_it_goes_on(corpus, tiny_txl, tmp_path, capsys):
+    options = {"data": corpus, "output": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(ht.HeadtreeError, match="no checkpoint"):
+        export(tmp_path / "run", tmp_path / "out")
+    train("txl", tiny_txl, **options, stop_after=4)
+    main([str(tmp_path / "run"), str(tmp_path / "out")])
+    assert "step 4 of 8" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "weights.safetensors",
+        "early.safetensors",
+        "middle.safetensors",
+    }
+    assert len(read_about(tmp_path / "out")["history"]) == 3
+    with pytest.raises(ht.HeadtreeError, match="stopped at step 4 of 8"):
+        bundle(tmp_path / "out", read_wikitext(corpus), tmp_path)
+    with pytest.raises(ht.HeadtreeError, match="export the run"):
+        read_about(tmp_path)
 
 
 def test_eight_bits_keep_every_row_to_half_a_step():

@@ -84,7 +84,8 @@ def literal_attention(attention, hidden, past):
 
 def literal_network(model, ids, memory):
     """One text through the whole network; memory is a list of states for each layer."""
-    hidden = [model.widen.weight @ model.embedding.weight[token] for token in ids]
+    scale = math.sqrt(model.config.width)
+    hidden = [scale * (model.widen.weight @ model.embedding.weight[token]) for token in ids]
     seen = []
     for block, past in zip(model.blocks, memory, strict=True):
         seen.append([*past, *hidden][-model.config.memory :])
@@ -140,7 +141,7 @@ def test_captured_heads_are_the_literal_ones_and_later_keys_are_missing(kind):
     assert [tuple(head) for head in att.heads] == [(layer, head) for layer in range(3) for head in range(2)]
     assert np.array_equal(np.asarray(att.mask)[0], np.triu(np.ones((5, 5), dtype=bool), 1))
     block = model.blocks[0]
-    hidden = block.attention_norm(model.widen(model.embedding(ids[0])))
+    hidden = block.attention_norm(math.sqrt(8) * model.widen(model.embedding(ids[0])))
     literal = literal_scores(block.attention, hidden, hidden[:0])
     expected = literal if kind == "scores" else torch.softmax(literal, dim=-1)
     present = ~torch.as_tensor(np.asarray(att.mask)[0])

@@ -1,7 +1,8 @@
-"""From a training to the files that come with headtree: ``python -m headtree.networks.bundle RUN DATA [FOLDER]``.
+"""From a training to the files that come with headtree: ``python -m headtree.networks.bundle EXPORT DATA [FOLDER]``.
 
-Takes the folder of a finished training and the folder of its data, writes weights, configuration, vocabulary,
-samples and the card's numbers. The card itself, README.md, is written from the numbers of both networks.
+Takes what `headtree.networks.export` made of a finished training and the folder of its data, writes weights,
+configuration, vocabulary, samples and the card's numbers. The card itself, README.md, is written from the numbers of
+both networks.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from headtree.attention.capture import capture
 from headtree.errors import InvalidValueError
 from headtree.networks.checkpoint import write_json
 from headtree.networks.data import CLASSES, END, ImageData, TextData, read_cifar10, read_wikitext
-from headtree.networks.load import _HOME, BundledNetwork, load_bundled, packed
+from headtree.networks.export import EARLIER, read_about
+from headtree.networks.load import _HOME, BundledNetwork, load_bundled
 from headtree.networks.watch import head_numbers, plot_history, structure
 
 N_SAMPLES, N_WORDS = 10, 256
-_EARLIER = ("early", "middle", "late")
 
 
-def bundle(run: Path, data: TextData | ImageData, folder: Path = _HOME) -> Path:
+def bundle(exported: Path, data: TextData | ImageData, folder: Path = _HOME) -> Path:
     """Write the bundle of one network; returns its folder."""
     from safetensors.torch import load_file, save_file
 
-    weights = _weights_by_step(run)
-    about = json.loads((weights[max(weights)].parent / "checkpoint.json").read_text(encoding="utf-8"))
+    about = read_about(exported)
     settings = about["settings"]
-    if max(weights) != settings["steps"]:
-        raise InvalidValueError(f"run {run} stopped at step {max(weights)} of {settings['steps']}; resume it first")
+    if "test" not in about:
+        raise InvalidValueError(
+            f"{exported} is of a training that stopped at step {about['step']} of {settings['steps']} or was not "
+            "tested; resume it, then export it again"
+        )
     home: Path = folder / settings["network"]
     home.mkdir(parents=True, exist_ok=True)
-    save_file(packed(load_file(weights[max(weights)]), 16), home / "weights.safetensors")
-    stages = sorted(round(share * settings["steps"]) for share in settings["stages"])
-    for name, step in zip(_EARLIER, stages[1:], strict=False):  # the first is drawn again from the seed
-        if step in weights:
-            save_file(packed(load_file(weights[step]), 8), home / f"{name}.safetensors")
+    for name in ("weights", *EARLIER):
+        if (exported / f"{name}.safetensors").is_file():
+            save_file(load_file(exported / f"{name}.safetensors"), home / f"{name}.safetensors")
     write_json(home / "config.json", about["config"])
     if isinstance(data, TextData):
         (home / "vocabulary.txt").write_text("\n".join(data.tokenizer.words) + "\n", encoding="utf-8")
@@ -54,10 +55,6 @@ def bundle(run: Path, data: TextData | ImageData, folder: Path = _HOME) -> Path:
         first = torch.tensor([int((data.test_labels == i).nonzero()[0, 0]) for i in range(len(data.classes))])
         samples = {"images": data.test_images[first].contiguous(), "labels": data.test_labels[first].int()}
         save_file(samples, home / "samples.safetensors")
-    result = run / "result.json"
-    if not result.is_file():
-        raise InvalidValueError(f"run {run} has no result.json: resume it, so that it is tested")
-    about |= json.loads(result.read_text(encoding="utf-8"))
     kept = ("settings", "history", "test", "test_without_memory", "notes", "seconds", "device", "torch")
     card = {name: about[name] for name in kept if name in about}
     write_json(home / "card.json", {**card, "classes": list(CLASSES)} if settings["network"] == "vit" else card)
@@ -67,17 +64,6 @@ def bundle(run: Path, data: TextData | ImageData, folder: Path = _HOME) -> Path:
     for path in home.iterdir():
         path.chmod(0o644)
     return home
-
-
-def _weights_by_step(run: Path) -> dict[int, Path]:
-    found = {}
-    for path in run.glob("checkpoint-*/weights.safetensors"):
-        match = re.fullmatch(r"checkpoint-(\d+)", path.parent.name)
-        if match:
-            found[int(match[1])] = path
-    if not found:
-        raise InvalidValueError(f"run {run} holds no checkpoint")
-    return found
 
 
 def _passages(data: TextData) -> Tensor:
@@ -174,7 +160,8 @@ patches of {patch_size}: 197 tokens, transformers' own `ViTForImageClassificatio
 from 32 × 32 by bilinear
 interpolation. {steps:,} steps of {batch} images ({epochs:.0f} rounds), AdamW, one cycle up to
 {learning_rate:g}, weight decay {weight_decay:g},
-random turns, crops, flips and colours, mixup and cutmix; {minutes:.1f} minutes on {device}.
+random turns, crops, flips and colours, mixup and cutmix, {visible:.0%} of the patches shown in the first
+{visible_until:.0%} of the steps and all in the rest; {minutes:.1f} minutes on {device}.
 
 Test accuracy: **{test:.2%}**. The aim was over 87 %: {verdict}. The curve below is of the first 2000
 test images; nothing was
@@ -278,7 +265,7 @@ def _vit_section(card: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
 
 
 def _common(card: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("steps", "batch", "context", "learning_rate", "weight_decay")
+    kept = ("steps", "batch", "context", "learning_rate", "weight_decay", "visible", "visible_until")
     return {
         **{name: card["settings"][name] for name in kept},
         "n_weights": card["n_weights"],
@@ -300,11 +287,11 @@ def _structure_text(card: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Bundle a run."""
-    run, source = Path(arguments[0]), Path(arguments[1])
+    """Bundle an exported training."""
+    exported, source = Path(arguments[0]), Path(arguments[1])
     folder = Path(arguments[2]) if len(arguments) > 2 else _HOME
     is_text = any(source.glob("*train*")) and not any(source.glob("data_batch_1*"))
-    bundle(run, read_wikitext(source) if is_text else read_cifar10(source), folder)
+    bundle(exported, read_wikitext(source) if is_text else read_cifar10(source), folder)
     write_card(folder)
 
 

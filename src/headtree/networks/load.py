@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.networks import vit
 from headtree.networks.data import WordTokenizer
-from headtree.networks.initial import draw_weights
+from headtree.networks.initial import draw_vit_weights, draw_weights
 from headtree.networks.transformer_xl import TransformerXL, TransformerXLConfig
 
 _HOME = Path(__file__).parent / "bundled"
@@ -110,12 +110,15 @@ def build(config: Mapping[str, Any]) -> nn.Module:
 def _with_weights(home: Path, config: Mapping[str, Any], stage: str, seed: int) -> nn.Module:
     if stage == "initial":
         model = build(config)
-        draw_weights(model, seed)
+        draw = draw_weights if config["model_type"] == TransformerXLConfig.model_type else draw_vit_weights
+        draw(model, seed)
         return model.eval()
     with torch.device("meta"):  # no time spent on random numbers that are replaced
         model = build(config)
     name = "weights" if stage == "trained" else stage
-    model.load_state_dict(unpacked(_read_tensors(home / f"{name}.safetensors")), assign=True)
+    weights = unpacked(_read_tensors(home / f"{name}.safetensors"))
+    own_names = {vit.lasting_name(own): own for own in model.state_dict()}
+    model.load_state_dict({own_names.get(key, key): value for key, value in weights.items()}, assign=True)
     return model.eval()
 
 

@@ -30,6 +30,8 @@ class Training:
     label_smoothing: float = 0.0
     augment: float = 0.0  #: vit: strength of the random changes to images
     mix: float = 0.0  #: vit: share of the batches whose images are mixed in pairs
+    visible: float = 1.0  #: vit: share of the patches, drawn anew for each image, that are shown …
+    visible_until: float = 0.0  #: … for this share of the steps; then all are
     pretrained: str = ""  #: vit: name on the hub of the weights to start from
     evaluations: int = 20  #: how often to validate, measure the heads and write a checkpoint
     stages: tuple[float, ...] = (0.0, 0.02, 0.1, 0.4)  #: shares of the steps whose checkpoints are kept for good
@@ -41,6 +43,8 @@ class Training:
         for name in ("steps", "batch", "context", "evaluations"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+        if not 0 < self.visible <= 1:
+            raise InvalidValueError(f"visible must be greater than 0 and at most 1, got {self.visible}")
         if not self.learning_rate > 0:
             raise InvalidValueError(f"learning_rate must be greater than 0, got {self.learning_rate}")
 
@@ -62,9 +66,9 @@ class Training:
 
 TXL_SMALL = Training(
     network="txl",
-    steps=5_900,
+    steps=15_000,
     batch=32,
-    learning_rate=4.8e-4,
+    learning_rate=1e-3,
     weight_decay=0.1,
     clip=0.25,
     sizes={"dropout": 0.2},
@@ -96,14 +100,15 @@ TXL_PAPER = Training(
 
 VIT_SMALL = Training(
     network="vit",
-    steps=2_600,
+    steps=22_000,
     batch=512,
     learning_rate=1e-3,
     weight_decay=0.05,
     label_smoothing=0.1,
-    augment=0.7,
-    mix=0.3,
-    evaluations=12,
+    augment=0.8,
+    mix=0.5,
+    visible=0.5,
+    visible_until=0.8,
     sizes=vit.SMALL,
 )
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from headtree.errors import InvalidValueError
 from headtree.networks import vit
 from headtree.networks.data import ImageData, TextData
-from headtree.networks.initial import draw_weights
+from headtree.networks.initial import draw_vit_weights, draw_weights
 from headtree.networks.settings import Training
 from headtree.networks.transformer_xl import TransformerXL, TransformerXLConfig
 
@@ -199,12 +199,13 @@ class ImageTask:
             self.model = _pretrained_vit(settings.pretrained, self.n_classes)
         else:
             self.model = vit.make_vit(settings.sizes, self.n_classes)
-            draw_weights(self.model, settings.seed)
+            draw_vit_weights(self.model, settings.seed)
         self.model.to(device)
         self.size: int = self.model.config.image_size
         # on the device beforehand: a step waits for nothing that has to come from the processor
         self._one_hot = torch.eye(self.n_classes, device=device)
         self._order: tuple[int, Tensor] | None = None
+        self._show = vit.show_some_tokens(self.model)
 
     def batch(self, step: int) -> dict[str, Tensor]:
         """Every round through the images takes them in another order."""
@@ -222,13 +223,21 @@ class ImageTask:
         rng = np.random.default_rng([settings.seed, 2, step])
         if rng.random() < settings.mix:
             pixels, labels = vit.mixed(pixels, labels, rng)
-        return {"pixels": pixels, "labels": labels}
+        batch = {"pixels": pixels, "labels": labels}
+        if settings.visible < 1 and step < settings.visible_until * settings.steps:
+            n_patches = (self.size // self.model.config.patch_size) ** 2
+            batch["tokens"] = vit.drawn_tokens(len(pixels), n_patches, settings.visible, self.device)
+        return batch
 
     def loss(
-        self, pixels: Float[Tensor, "image 3 row column"], labels: Float[Tensor, "image class"]
+        self,
+        pixels: Float[Tensor, "image 3 row column"],
+        labels: Float[Tensor, "image class"],
+        tokens: Int[Tensor, "image shown"] | None = None,
     ) -> tuple[Tensor, ...]:
-        """Cross entropy."""
-        logits = self.model(pixel_values=pixels).logits
+        """Cross entropy, of the images or of some of their tokens."""
+        with self._show(tokens):
+            logits = self.model(pixel_values=pixels).logits
         return (F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing),)
 
     def keep(self) -> None:

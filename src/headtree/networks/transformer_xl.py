@@ -99,7 +99,9 @@ class TransformerXL(nn.Module):
         """The residual stream after the last block, and the memory for the segment that follows."""
         config = self.config
         n_batch, n_tokens = input_ids.shape
-        hidden = self.dropout(self.widen(self.embedding(input_ids)))
+        # the sum of all blocks keeps full precision, also where matrix products do not
+        vectors = self.widen(self.embedding(input_ids)).to(self.embedding.weight.dtype)
+        hidden = self.dropout(vectors * math.sqrt(config.width))  # else the first blocks drown the words
         if memory is None:
             memory = hidden.new_zeros(n_batch, config.n_layers, 0, config.width)
         n_keys = memory.shape[2] + n_tokens
@@ -189,7 +191,7 @@ class RelativeAttention(nn.Module):
         position = self._heads(self.position(distances.to(hidden.dtype))[None])
         by_content = (query + self.content_bias) @ key.mT
         by_distance = relative_shift((query + self.position_bias) @ position.mT)
-        scores = (by_content + by_distance) * (1 / math.sqrt(query.shape[-1]))
+        scores = (by_content.to(hidden.dtype) + by_distance) * (1 / math.sqrt(query.shape[-1]))
         probs = torch.softmax(scores.masked_fill(hidden_keys, -torch.inf), dim=-1)
         mixed = self.dropout(probs).to(value.dtype) @ value
         result: Tensor = self.dropout(self.output(mixed.transpose(1, 2).flatten(2)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from headtree.errors import InvalidTypeError, InvalidValueError
@@ -32,6 +34,55 @@ def make_vit(sizes: Mapping[str, Any], n_classes: int) -> nn.Module:
         raise InvalidValueError("the ViT needs the package transformers: pip install 'headtree[models]'") from error
     model: nn.Module = ViTForImageClassification(ViTConfig(**sizes, num_labels=n_classes))
     return model
+
+
+#: How releases of transformers have called the same weights, and how headtree's files call them.
+_RENAMED = (
+    (r"vit\.encoder\.layer\.", "vit.layers."),
+    (r"attention\.attention\.(q|k|v)(uery|ey|alue)\.", r"attention.\1_proj."),
+    (r"attention\.output\.dense\.", "attention.o_proj."),
+    (r"(layers\.\d+)\.intermediate\.dense\.", r"\1.mlp.fc1."),
+    (r"(layers\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
+)
+
+
+def lasting_name(name: str) -> str:
+    """The name of a weight in headtree's files, whichever release of transformers gave it."""
+    for pattern, replacement in _RENAMED:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def drawn_tokens(n_images: int, n_patches: int, share: float, device: torch.device) -> Int[Tensor, "image shown"]:
+    """For each image the class token and a share of its patches, drawn without repetition."""
+    n_shown = max(1, round(share * n_patches))
+    patches = torch.rand(n_images, n_patches, device=device).argsort(dim=1)[:, :n_shown] + 1
+    return torch.cat([patches.new_zeros(n_images, 1), patches], dim=1)
+
+
+def show_some_tokens(model: Any) -> Callable[[Int[Tensor, "image shown"] | None], AbstractContextManager[None]]:
+    """A context for the model's calls in which its blocks get only the given tokens of each image.
+
+    A patch keeps the position it comes from. Half of the tokens take less than half of the time [Liu et al.,
+    PatchDropout, 2023].
+    """
+    shown: list[Tensor] = []
+
+    def select(_: nn.Module, __: Any, embedded: Tensor) -> Tensor | None:
+        return embedded.gather(1, shown[-1][:, :, None].expand(-1, -1, embedded.shape[2])) if shown else None
+
+    model.vit.embeddings.register_forward_hook(select)
+
+    @contextmanager
+    def show(tokens: Tensor | None) -> Iterator[None]:
+        if tokens is not None:
+            shown.append(tokens)
+        try:
+            yield
+        finally:
+            shown.clear()
+
+    return show
 
 
 def pixel_values(
