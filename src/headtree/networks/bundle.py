@@ -1,8 +1,8 @@
-"""From a training to the files that come with headtree: ``python -m headtree.networks.bundle EXPORT DATA [FOLDER]``.
+"""From a training to headtree's own files: ``python -m headtree.networks.bundle EXPORTED DATA [FOLDER]``.
 
 Takes what `headtree.networks.export` made of a finished training and the folder of its data, writes weights,
-configuration, vocabulary, samples and the card's numbers. The card itself, README.md, is written from the numbers of
-both networks.
+configuration, vocabulary, samples and the card's numbers. The card itself, README.md, is written from the numbers
+of both networks.
 """
 
 from __future__ import annotations
