@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headtree.questionnaire.organization import Organization
     from headtree.questionnaire.organize import organize, organize_array
     from headtree.questionnaire.settings import Questionnaire
+    from headtree.runs.run import Run, open_run
+    from headtree.runs.section import Section
     from headtree.trees.compare import tree_distance
     from headtree.trees.tree import PartitionTree
 
@@ -67,6 +69,8 @@ _HOME = {
     "Questionnaire": "questionnaire.settings",
     "Regularity": "measures.regularity",
     "Roles": "measures.roles",
+    "Run": "runs.run",
+    "Section": "runs.section",
     "SoftmaxInvariance": "measures.invariance",
     "Sparsity": "measures.sparsity",
     "Stability": "measures.stability",
@@ -90,6 +94,7 @@ _HOME = {
     "load_bundled": "networks.load",
     "load_tensor": "attention.files",
     "network_entropy": "measures.entropy",
+    "open_run": "runs.run",
     "organize": "questionnaire.organize",
     "organize_array": "questionnaire.organize",
     "paraproduct": "bases.paraproduct",
@@ -122,6 +127,8 @@ __all__ = [
     "Questionnaire",
     "Regularity",
     "Roles",
+    "Run",
+    "Section",
     "SoftmaxInvariance",
     "Sparsity",
     "Stability",
@@ -146,6 +153,7 @@ __all__ = [
     "load_bundled",
     "load_tensor",
     "network_entropy",
+    "open_run",
     "organize",
     "organize_array",
     "paraproduct",

@@ -124,7 +124,7 @@ def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
         kind=att.kind,
         provenance=json.dumps(_plain(dict(att.provenance))),
     )
-    chunks = _chunks(att.shape, dtype.itemsize)
+    chunks = chunk_shape(att.shape, dtype.itemsize)
     values = group.create_array(
         "attention",
         shape=att.shape,
@@ -134,18 +134,18 @@ def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
         attributes={"coordinates": "layer place sink" if att.sinks is not None else "layer place"},
     )
     largest = 0.0
-    for block in _blocks(att.shape, chunks):
-        entries = _numpy(att.values[block])
+    for block in blocks(att.shape, chunks):
+        entries = as_numpy(att.values[block])
         if half:
-            missing = None if att.mask is None else _numpy(att.mask[block])
+            missing = None if att.mask is None else as_numpy(att.mask[block])
             largest = max(largest, _largest(entries if missing is None else entries[~missing]))
         values[block] = _to_half(entries) if half else entries
     if half:
         _check_not_tiny(largest)
     if att.mask is not None:
         mask = group.create_array("mask", shape=att.shape, dtype=bool, chunks=chunks, dimension_names=_AXES)
-        for block in _blocks(att.shape, chunks):
-            mask[block] = _numpy(att.mask[block])
+        for block in blocks(att.shape, chunks):
+            mask[block] = as_numpy(att.mask[block])
     _write_labels(att, group)
     with warnings.catch_warnings():
         # the specification of Zarr 3 has no consolidated metadata yet; without them, xarray.open_zarr warns
@@ -180,14 +180,15 @@ def _write_labels(att: AttentionTensor, group: Any) -> None:
 
 
 def _stored_dtype(values: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = _numpy(values[:1, :1, :1]).dtype
+    dtype: np.dtype[Any] = as_numpy(values[:1, :1, :1]).dtype
     if dtype.kind not in "fiub":
         raise InvalidTypeError(f"values must be real numbers to be saved, got {dtype}")
     is_long = dtype.kind == "f" and dtype.itemsize > 8  # Zarr has no longdouble
     return np.dtype("float64") if is_long else dtype
 
 
-def _numpy(values: Any) -> np.ndarray[Any, Any]:
+def as_numpy(values: Any) -> np.ndarray[Any, Any]:
+    """`values` as a numpy array; bfloat16, which numpy does not have, as float32."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())
@@ -217,7 +218,7 @@ def _to_half(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return block.astype(np.float16)
 
 
-def _chunks(shape: tuple[int, int, int], itemsize: int) -> tuple[int, int, int]:
+def chunk_shape(shape: tuple[int, int, int], itemsize: int) -> tuple[int, int, int]:
     """One head after another, whole rows of keys, no chunk over the limit unless a single row is."""
     n_heads, n_queries, n_keys = shape
     rows = max(1, min(n_queries, _CHUNK_BYTES // (n_keys * itemsize)))
@@ -225,7 +226,8 @@ def _chunks(shape: tuple[int, int, int], itemsize: int) -> tuple[int, int, int]:
     return heads, rows, n_keys
 
 
-def _blocks(shape: tuple[int, int, int], chunks: tuple[int, int, int]) -> Iterator[tuple[slice, slice, slice]]:
+def blocks(shape: tuple[int, int, int], chunks: tuple[int, int, int]) -> Iterator[tuple[slice, slice, slice]]:
+    """Chunk after chunk of an array."""
     counts = [math.ceil(n / c) for n, c in zip(shape, chunks, strict=True)]
     for place in np.ndindex(*counts):
         first, second, third = (slice(i * c, (i + 1) * c) for i, c in zip(place, chunks, strict=True))

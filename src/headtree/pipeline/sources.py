@@ -1,0 +1,100 @@
+"""Where the tensors of a run come from; models and bundled networks are in `models`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from headtree.attention.store import as_numpy
+from headtree.attention.tensor import AttentionTensor
+from headtree.errors import InvalidTypeError, InvalidValueError
+
+
+class Capture(Protocol):
+    """A source that is ready: what is known of its inputs, and their tensors one at a time."""
+
+    model: Mapping[str, Any]  #: what identifies the model
+    inputs: tuple[Mapping[str, Any], ...]  #: name and hash of each
+
+    def tensor(self, i: int) -> AttentionTensor:
+        """The tensor of one input, the same bits whichever inputs were taken before."""
+
+    def sample(self, i: int) -> bytes | None:
+        """A small picture (PNG) of an input that is an image."""
+
+
+class Source(Protocol):
+    """What a run is made from."""
+
+    @property
+    def kind(self) -> str:
+        """What the numbers are: scores or probs."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What identifies the source, found without loading a model."""
+
+    def begin(self) -> Capture:
+        """Load what is needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSource:
+    """Tensors that are there already, one for each input."""
+
+    tensors: Sequence[AttentionTensor]
+    names: Sequence[str] | None = None
+    about: str = "tensors in memory"
+
+    def __post_init__(self) -> None:
+        if not self.tensors or not all(isinstance(att, AttentionTensor) for att in self.tensors):
+            raise InvalidTypeError("tensors must be one or more AttentionTensors, one for each input")
+        if self.names is not None and len(self.names) != len(self.tensors):
+            raise InvalidValueError(f"names must be {len(self.tensors)}, one for each input, got {len(self.names)}")
+
+    @property
+    def kind(self) -> str:
+        """Of the first tensor."""
+        return self.tensors[0].kind
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The hash of every tensor."""
+        return {"type": "tensors", "file": self.about, "sha256": [_tensor_hash(att) for att in self.tensors]}
+
+    def begin(self) -> TensorCapture:
+        """Nothing to load."""
+        names = self.names or [f"input {i}" for i in range(len(self.tensors))]
+        hashes = self.settings["sha256"]
+        return TensorCapture(
+            {}, tuple({"name": n, "sha256": h} for n, h in zip(names, hashes, strict=True)), self.tensors
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TensorCapture:
+    """Tensors that need no model."""
+
+    model: Mapping[str, Any]
+    inputs: tuple[Mapping[str, Any], ...]
+    tensors: Sequence[AttentionTensor]
+
+    def tensor(self, i: int) -> AttentionTensor:
+        """The tensor itself."""
+        return self.tensors[i]
+
+    def sample(self, i: int) -> bytes | None:
+        """No picture."""
+        return None
+
+
+def _tensor_hash(att: AttentionTensor) -> str:
+    values = as_numpy(att.load().values)
+    parts = [np.ascontiguousarray(values).tobytes(), str((values.dtype, att.shape, att.heads, att.kind)).encode()]
+    if att.mask is not None:
+        parts.append(np.packbits(as_numpy(att.load().mask)).tobytes())
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()

@@ -1,0 +1,118 @@
+"""The steps of a run. Each finds its parts that are there already, makes the others, and puts them together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from headtree.measures.consensus import Consensus, consensus
+from headtree.pipeline import tables
+from headtree.pipeline.sources import Source
+from headtree.pipeline.workplace import Workplace
+from headtree.progress import progress
+from headtree.questionnaire.organization import Organization
+from headtree.questionnaire.organize import organize
+from headtree.runs.attention_data import read_attention, write_attention
+from headtree.runs.organization_data import questionnaire_from_dict, read_organization, write_organizations
+
+
+def capture(place: Workplace, source: Source) -> None:
+    """Run the model on one input after another and keep every head's attention."""
+    ready = source.begin()
+    n = len(ready.inputs)
+    place.save(replace(place.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
+    samples = []
+    with _steps("capturing", n) as step:
+        for i in range(n):
+            part = place.part(f"attention-{i:05d}.zarr")
+            if not part.exists():
+                with place.whole(part) as draft:
+                    write_attention(draft, [ready.tensor(i)], f"{place.identity} {i}")
+            picture = ready.sample(i)
+            if picture is not None:
+                samples.append(f"samples/input_{i:05d}.png")
+                with place.whole(place.path / samples[-1]) as draft:
+                    draft.write_bytes(picture)
+            step(f"input {i + 1} of {n}")
+    place.announce("capture", ("attention.zarr", *samples))
+    with place.whole(place.path / "attention.zarr") as draft:
+        parts = [read_attention(place.part(f"attention-{i:05d}.zarr"), 0) for i in range(n)]
+        write_attention(draft, parts, place.identity)
+
+
+def organize_inputs(place: Workplace) -> None:
+    """Organize every input, then average their heads' affinities into one tree."""
+    settings = questionnaire_from_dict(place.record.settings["questionnaire"])
+    n = len(place.record.inputs)
+    with _steps("organizing", n) as step:
+        for i in range(n):
+            part = place.part(f"organization-{i:05d}.zarr")
+            if not part.exists():
+                att = read_attention(place.path / "attention.zarr", i).load()
+                with place.whole(part) as draft:
+                    write_organizations(draft, [organize(att, settings)])
+            step(f"input {i + 1} of {n}")
+    organizations = [read_organization(place.part(f"organization-{i:05d}.zarr"), 0) for i in range(n)]
+    with place.whole(place.path / "organization.zarr") as draft:
+        write_organizations(draft, organizations, _agreement(organizations, place.record.settings["measures"]))
+
+
+def _agreement(organizations: list[Organization], settings: Mapping[str, Any]) -> Consensus:
+    if len(organizations) > 1:
+        return consensus(organizations, n_bootstrap=settings["bootstrap"], rng=settings["seed"])
+    only = organizations[0]
+    folders = only.trees[0].distinct
+    inner = np.flatnonzero(~folders.is_leaf)[1:]
+    return Consensus(
+        tree=only.trees[0],
+        affinity=only.affinities[0],
+        folders=tuple(np.flatnonzero(only.trees[0].nodes[folders.level[i]] == folders.node[i]) for i in inner),
+        node=folders.node[inner],
+        support=np.full(len(inner), np.nan),  # one input cannot disagree with itself
+        n_inputs=1,
+        n_bootstrap=0,
+    )
+
+
+def measure(place: Workplace) -> None:
+    """Entropies, sparsity, regularity and softmax invariance of every input; the tables of heads and layers."""
+    settings = place.record.settings["measures"]
+    run, rows = place.run, []
+    with _steps("measuring", run.n_inputs) as step:
+        for i in range(run.n_inputs):
+            part = place.part(f"measures-{i:05d}.json")
+            if not part.exists():
+                numbers = tables.measured(run.attention[i], run.organization[i], settings)
+                with place.whole(part) as draft:
+                    draft.write_text(json.dumps(numbers), encoding="utf-8")
+            rows.append(json.loads(part.read_text(encoding="utf-8")))
+            step(f"input {i + 1} of {run.n_inputs}")
+    heads = run.attention[0].heads
+    table = tables.head_table(heads, rows, run.consensus)
+    write_table(place, "heads.csv", table)
+    write_table(place, "layers.csv", tables.layer_table(table))
+    numbers = tables.network_measures(heads, rows, run.consensus, settings["seed"])
+    place.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
+
+
+def write_table(place: Workplace, name: str, columns: Mapping[str, Any]) -> None:
+    """A table as CSV: twelve digits, the same bytes for the same numbers everywhere."""
+    import pandas as pd
+
+    text = pd.DataFrame(dict(columns)).to_csv(index=False, float_format="%.12g", lineterminator="\n")
+    place.write_text(name, text)
+
+
+@contextmanager
+def _steps(description: str, n: int) -> Iterator[Callable[[str], None]]:
+    """A bar over inputs; of a single input, its own bars say more."""
+    if n == 1:
+        yield lambda note: None
+        return
+    with progress(description, n) as step:
+        yield step

@@ -1,0 +1,185 @@
+"""A run on disk, everything in it reached by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headtree.attention.paths import checked_path
+from headtree.attention.stored_array import StoredArray
+from headtree.attention.tensor import AttentionTensor
+from headtree.errors import InvalidValueError
+from headtree.measures.consensus import Consensus
+from headtree.questionnaire.organization import Organization
+from headtree.runs.attention_data import read_attention
+from headtree.runs.dataset import open_group
+from headtree.runs.named import Each, Named, named_tree
+from headtree.runs.organization_data import read_consensus, read_organization
+from headtree.runs.record import Record, read_record
+from headtree.runs.section import Section, read_section
+
+ARRAY_FORMAT = "headtree.run.array/1"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """What `headtree run` and `headtree demo` leave: one network on several inputs, organized and measured.
+
+    Everything is read when it is first asked for. A run of a plain array (`headtree organize`) has `array` in place
+    of `attention`, one organization, and a table for each axis in place of `heads` and `layers`.
+    """
+
+    path: Path
+    record: Record
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.resolve().name
+
+    @property
+    def kind(self) -> str:
+        """What the numbers are: "scores", "probs", or "array"."""
+        return self.record.kind
+
+    @cached_property
+    def settings(self) -> Named[Any]:
+        """What was asked for: model, inputs, questionnaire, measures."""
+        settings: Named[Any] = named_tree(self.record.settings, "setting")
+        return settings
+
+    @cached_property
+    def info(self) -> Named[Any]:
+        """What else run.json knows: versions, model, inputs with their hashes, state of the steps."""
+        info: Named[Any] = named_tree(json.loads(self.record.to_json()), "information")
+        return info
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every step that was begun is done."""
+        return bool(self.record.steps) and all(step.status == "done" for step in self.record.steps.values())
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(str(item["name"]) for item in self.record.inputs)
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.record.inputs)
+
+    @cached_property
+    def attention(self) -> Each[AttentionTensor]:
+        """The network tensor of each input; its values stay on disk until a block of them is asked for."""
+        if self.kind == "array":
+            raise InvalidValueError(
+                f"{self.path} is a run of an array that is no attention; its array is run.array"
+            )
+        path = self._file("attention.zarr", "capture")
+        return Each(self.n_inputs, lambda i: read_attention(path, i))
+
+    @cached_property
+    def array(self) -> StoredArray:
+        """The array of a run that `headtree organize` made."""
+        if self.kind != "array":
+            raise InvalidValueError(f"{self.path} is a run of a network; its tensors are run.attention[i]")
+        path = self._file("array.zarr", "capture")
+        group = open_group(path, ARRAY_FORMAT)
+        values = group["array"]
+        return StoredArray(
+            path.resolve(), "array", str(group.attrs["identity"]), tuple(values.shape), np.dtype(values.dtype)
+        )
+
+    @cached_property
+    def organization(self) -> Each[Organization]:
+        """Trees, affinities and coordinates of each input."""
+        path = self._file("organization.zarr", "organize")
+        return Each(self.n_inputs, lambda i: read_organization(path, i))
+
+    @cached_property
+    def consensus(self) -> Consensus:
+        """One tree of heads for all inputs, with the support of its folders (nan if there is one input only)."""
+        return read_consensus(self._file("organization.zarr", "organize"))
+
+    @cached_property
+    def heads(self) -> Any:
+        """A row per head, as a pandas DataFrame."""
+        return self.tables["heads"]
+
+    @cached_property
+    def layers(self) -> Any:
+        """A row per layer, as a pandas DataFrame."""
+        return self.tables["layers"]
+
+    @cached_property
+    def tables(self) -> Named[Any]:
+        """Every table of the run as a pandas DataFrame."""
+        import pandas as pd
+
+        self._file("measures.json", "measure")
+        paths = sorted(self.path.glob("*.csv"))
+        return Named({path.stem: pd.read_csv(path) for path in paths}, "table")
+
+    @cached_property
+    def measures(self) -> Named[Any]:
+        """Numbers about the whole network."""
+        text = self._file("measures.json", "measure").read_text(encoding="utf-8")
+        measures: Named[Any] = named_tree(json.loads(text), "measure")
+        return measures
+
+    @cached_property
+    def figures(self) -> Named[Path]:
+        """The figures by name, as SVG where there is one."""
+        found = {path.stem: path for pattern in ("*.png", "*.svg") for path in self._glob("figures", pattern)}
+        return Named(dict(sorted(found.items())), "figure")
+
+    @cached_property
+    def sections(self) -> Named[Section]:
+        """Optional parts: diagnostics, depth, claims, sensitivity."""
+        return Named({path.stem: read_section(path) for path in self._glob("sections", "*.json")}, "section")
+
+    @cached_property
+    def samples(self) -> tuple[Path, ...]:
+        """Small pictures of the inputs, one each, if they are images."""
+        return tuple(self._glob("samples", "*.png"))
+
+    def _glob(self, folder: str, pattern: str) -> list[Path]:
+        return sorted((self.path / folder).glob(pattern))
+
+    def _file(self, name: str, step: str) -> Path:
+        path = self.path / name
+        if not self.record.is_done(step) or not path.exists():
+            raise InvalidValueError(
+                f"{self.path} has no {name} yet: its step {step} is not done; finish the run with the command that "
+                "began it"
+            )
+        return path
+
+    def __repr__(self) -> str:
+        state = "" if self.is_complete else ", not finished"
+        return f"Run({str(self.path)!r}: {self.kind} of {self._about()} on {self.n_inputs} inputs{state})"
+
+    def _about(self) -> str:
+        source: Mapping[str, Any] = self.record.settings.get("source", {})
+        return str(source.get("model") or source.get("file") or "an array")
+
+
+def open_run(path: str | PathLike[str]) -> Run:
+    """Open the folder of a run.
+
+    Parameters
+    ----------
+    path : path
+        A folder that `headtree run`, `headtree demo` or `headtree organize` made, finished or not; what is not
+        there yet raises when it is asked for.
+    """
+    folder = checked_path(path)
+    return Run(folder, read_record(folder))

@@ -1,0 +1,168 @@
+import copy
+import json
+import shutil
+
+import numpy as np
+import pytest
+import xarray
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from headtree.runs.organization_data import read_organization, write_organizations
+from headtree.runs.section import Picture, Section, Table
+from tests.measures.examples import families, noise
+from tests.runs.examples import small_run, tensors
+
+
+def test_what_was_captured_comes_back(run):
+    assert (run.name, run.kind, run.n_inputs) == ("small", "scores", 3)
+    assert run.inputs == ("input 0", "input 1", "input 2")
+    assert run.is_complete
+    for att, stored in zip(tensors(), run.attention, strict=True):
+        assert (stored.shape, stored.heads, stored.queries) == (att.shape, att.heads, att.queries)
+        loaded = stored.load()
+        np.testing.assert_array_equal(loaded.mask, att.mask)
+        np.testing.assert_array_equal(loaded.values, np.where(att.mask, 0, att.values))
+        block = (slice(3, 5), slice(0, 4), slice(2, None))
+        np.testing.assert_array_equal(stored.block(*block), loaded.values[block])
+        np.testing.assert_array_equal(stored.values[-1, ..., 1], loaded.values[-1, :, 1])
+        np.testing.assert_array_equal(stored.values[[3, 1]], loaded.values[[3, 1]])
+
+
+def test_organizations_come_back_as_they_were(run):
+    for att, found in zip(tensors(), run.organization, strict=True):
+        expected = ht.organize(att)
+        assert list(found.trees) == list(expected.trees)
+        assert list(found.initial_trees) == list(expected.initial_trees)
+        for axis in ("head", "query", "key"):
+            for kind in ("affinities", "distances", "coordinates"):
+                np.testing.assert_array_equal(getattr(found, kind)[axis], getattr(expected, kind)[axis])
+        assert [list(step.trees) for step in found.history] == [list(step.trees) for step in expected.history]
+        np.testing.assert_array_equal(found.moved, expected.moved)
+        assert (found.status, found.settings) == (expected.status, expected.settings)
+
+
+def test_the_consensus_comes_back(run):
+    expected = ht.consensus(list(run.organization), n_bootstrap=20)
+    assert run.consensus.tree == expected.tree
+    assert run.consensus.to_dict() == expected.to_dict()
+    np.testing.assert_array_equal(run.consensus.affinity, expected.affinity)
+
+
+def test_tables_hold_the_measures(run):
+    table = run.heads
+    assert list(table.columns[:8]) == [
+        "name", "layer", "head", "entropy_0", "entropy_1", "entropy_2", "entropy", "entropy_relative"
+    ]  # fmt: skip
+    for i in range(3):
+        entropy = ht.head_entropy(run.attention[i], run.organization[i], top=60)
+        np.testing.assert_allclose(table[f"entropy_{i}"], entropy.raw, rtol=1e-11)  # twelve digits are written
+    np.testing.assert_allclose(table["entropy"], table[["entropy_0", "entropy_1", "entropy_2"]].mean(axis=1))
+    assert table["entropy"].iloc[np.argsort(table["entropy_rank"])].is_monotonic_decreasing
+    assert sorted(table["place_in_tree"]) == list(range(20))
+    by_layer = table.groupby("layer")["entropy"].mean()
+    np.testing.assert_allclose(run.layers["entropy"], by_layer, rtol=1e-10)
+    assert run.measures.stability.mean_correlation <= 1
+    assert len(run.measures.sparsity.gain) == 3
+
+
+def test_xarray_opens_both_with_named_axes(run):
+    attention = xarray.open_zarr(run.path / "attention.zarr")
+    assert attention["attention"].dims == ("input", "head", "query", "key")
+    assert attention["mask"].dims == ("input", "head", "query", "key")
+    assert attention["n_query"].values.tolist() == [18, 16, 14]
+    assert bool(attention["mask"][1, :, 16:].all())  # what fills a short input up is missing
+    head = attention["attention"].sel(head="L2H1").isel(input=0)
+    np.testing.assert_array_equal(head, run.attention[0].load().values[11])
+    organization = xarray.open_zarr(run.path / "organization.zarr")
+    assert organization["tree_head"].dims == ("input", "level", "head")
+    assert organization["affinity_query"].dims == ("input", "query", "query_2")
+    assert organization["coordinate_key"].dims == ("input", "key", "component")
+    assert organization["consensus_affinity"].dims == ("head", "head_2")
+
+
+def test_everything_is_reached_by_name_with_completion(run):
+    assert "invariance" in dir(run.measures)
+    assert run.settings.measures.head_functions == 60
+    assert run.settings["questionnaire"]["alpha"] == 0
+    assert run.info.steps.capture.status == "done"
+    assert copy.deepcopy(run.settings) == run.settings
+    with pytest.raises(AttributeError, match="there is no setting 'nothing'; there are source"):
+        _ = run.settings.nothing
+    with pytest.raises(IndexError, match="3 inputs"):
+        _ = run.attention[3]
+    assert run.attention[-1].shape == run.attention[2].shape
+
+
+def test_sections_are_found(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    section = Section(
+        "Depth", ["A paragraph."], [Table("numbers", ["a", "b"], [[1, "x"], [2.5, None]])],
+        [Picture("figures/depth.svg", "what it shows")],
+    )  # fmt: skip
+    (folder / "sections").mkdir()
+    (folder / "sections" / "depth.json").write_text(section.to_json())
+    assert ht.open_run(folder).sections.depth == section
+    assert set(json.loads(section.to_json())) == {"title", "text", "tables", "figures"}
+    (folder / "sections" / "broken.json").write_text("{")
+    with pytest.raises(HeadtreeError, match=r"broken\.json cannot be read as a section"):
+        _ = ht.open_run(folder).sections
+    with pytest.raises(HeadtreeError, match="2 columns, got 1"):
+        Table("t", ["a", "b"], [[1]])
+
+
+def test_one_input_has_a_tree_without_support(tmp_path):
+    run = small_run(tmp_path / "one", n_inputs=1, kind="probs", causal=False)
+    assert run.consensus.n_inputs == 1
+    assert np.isnan(run.consensus.support).all()
+    assert run.consensus.tree == run.organization[0].trees.head
+    assert run.attention[0].mask is None
+    assert "stability" not in run.measures
+    assert "invariance_distance" not in run.heads
+
+
+@pytest.mark.parametrize("att", [families(0), noise(1), ht.AttentionTensor.from_array(np.ones((3, 4, 5)))])
+@pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
+def test_any_organization_comes_back(att, tmp_path):
+    org = ht.organize(att, ht.Questionnaire(tree="binary", n_iter=2, initial_axes=(0, 1, 2)))
+    write_organizations(tmp_path / "o", [org])
+    found = read_organization(tmp_path / "o", 0)
+    assert list(found.trees) == list(org.trees)
+    assert list(found.initial_trees) == list(org.initial_trees)
+    assert found.settings == org.settings
+    np.testing.assert_array_equal(found.coordinates.head, org.coordinates.head)
+
+
+def test_what_is_no_run_is_refused(run, tmp_path):
+    with pytest.raises(HeadtreeError, match="does not exist"):
+        ht.open_run(tmp_path / "nothing")
+    with pytest.raises(HeadtreeError, match=r"has no run\.json"):
+        ht.open_run(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadtreeError, match="is a file"):
+        ht.open_run(tmp_path / "file")
+    with pytest.raises(HeadtreeError, match="path must be a string"):
+        ht.open_run(3)
+    record = json.loads((run.path / "run.json").read_text())
+    for text, message in (
+        (json.dumps(record | {"format": "headtree.run/9", "headtree": "9.1"}), "another version of headtree .9.1"),
+        (json.dumps({"format": record["format"]}), "is damaged"),
+        ("[]", "cannot be read as the record"),
+        ("\udcff", "cannot be read as the record"),
+    ):
+        (tmp_path / "run.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(HeadtreeError, match=message):
+            ht.open_run(tmp_path)
+
+
+def test_what_is_not_there_yet_says_which_step_is_missing(run, tmp_path):
+    record = json.loads((run.path / "run.json").read_text())
+    record["steps"]["organize"]["status"] = "running"
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    unfinished = ht.open_run(tmp_path)
+    assert "not finished" in repr(unfinished)
+    with pytest.raises(HeadtreeError, match="step organize is not done"):
+        _ = unfinished.consensus
+    with pytest.raises(HeadtreeError, match="run of a network"):
+        _ = run.array
