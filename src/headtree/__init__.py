@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from headtree.measures.consensus import Consensus, consensus
     from headtree.measures.diagnostics import Diagnostics, diagnostics
     from headtree.measures.entropy import Entropy, head_entropy, network_entropy
+    from headtree.measures.induction import Induction, induction
     from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
     from headtree.measures.normalization import doubly_normalized
     from headtree.measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
+    from headtree.measures.relevance import Relevance, attention_relevance
     from headtree.measures.roles import Roles, head_roles
     from headtree.measures.rollout import attention_rollout
     from headtree.measures.sparsity import (
@@ -63,11 +65,13 @@ _HOME = {
     "HeadtreeError": "errors",
     "HeadtreeWarning": "errors",
     "HolderExponent": "measures.regularity",
+    "Induction": "measures.induction",
     "Organization": "questionnaire.organization",
     "Paraproduct": "bases.paraproduct",
     "PartitionTree": "trees.tree",
     "Questionnaire": "questionnaire.settings",
     "Regularity": "measures.regularity",
+    "Relevance": "measures.relevance",
     "Roles": "measures.roles",
     "Run": "runs.run",
     "Section": "runs.section",
@@ -75,6 +79,7 @@ _HOME = {
     "Sparsity": "measures.sparsity",
     "Stability": "measures.stability",
     "TensorHaarBasis": "bases.tensor_haar",
+    "attention_relevance": "measures.relevance",
     "attention_rollout": "measures.rollout",
     "binary_tree": "geometry.build",
     "capture": "attention.capture",
@@ -91,6 +96,7 @@ _HOME = {
     "head_roles": "measures.roles",
     "head_weights": "attention.weights",
     "holder_exponent": "measures.regularity",
+    "induction": "measures.induction",
     "load_bundled": "networks.load",
     "load_tensor": "attention.files",
     "network_entropy": "measures.entropy",
@@ -121,11 +127,13 @@ __all__ = [
     "HeadtreeError",
     "HeadtreeWarning",
     "HolderExponent",
+    "Induction",
     "Organization",
     "Paraproduct",
     "PartitionTree",
     "Questionnaire",
     "Regularity",
+    "Relevance",
     "Roles",
     "Run",
     "Section",
@@ -134,6 +142,7 @@ __all__ = [
     "Stability",
     "TensorHaarBasis",
     "__version__",
+    "attention_relevance",
     "attention_rollout",
     "binary_tree",
     "capture",
@@ -150,6 +159,7 @@ __all__ = [
     "head_roles",
     "head_weights",
     "holder_exponent",
+    "induction",
     "load_bundled",
     "load_tensor",
     "network_entropy",

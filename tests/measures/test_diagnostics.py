@@ -2,11 +2,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import headtree as ht
 from headtree.measures.definitions import OF_HEADS, OF_LAYERS
 from headtree.measures.patterns import pattern_columns
+from tests.attention import zoo
 from tests.measures.attention_examples import WORDS, causal, previous, probs, random_scores, to_key, uniform
+from tests.measures.models import PlantedInduction
 
 N = len(WORDS)
 TEXT = {"queries": WORDS, "keys": WORDS}
@@ -106,3 +109,54 @@ def test_tensors_on_disk_give_the_same(tmp_path, found):
 def test_bad_input():
     with pytest.raises(ht.HeadtreeError, match="atts must be an AttentionTensor"):
         ht.diagnostics(np.zeros((2, 3, 3)))
+
+
+def test_a_model_adds_weights_activations_and_behaviour():
+    model = PlantedInduction()
+    ids = torch.tensor([[3, 7, 1, 9, 5, 3, 7, 1], [1, 2, 3, 4, 1, 2, 3, 4]])
+    atts = ht.capture(model, inputs={"input_ids": ids}, kind="probs")
+    table = ht.diagnostics(atts, model=model, inputs={"input_ids": ids})
+    heads = table.heads.set_index("name")
+    assert heads["prefix_matching"].idxmax() == heads["copying"].idxmax() == heads["relevance"].idxmax() == "L1H0"
+    assert heads["ov_rank"].tolist() == [20, 0, 20, 0]
+    assert heads["relevance"].sum() == pytest.approx(1)
+    assert heads.loc["L0H0", "role"] == "previous token"
+    assert {"token_similarity", "dirichlet_energy"} <= set(table.layers)
+    assert table.missing["massive_activation_ratio"] == "half of the residual stream is 0"
+    assert not any("needs the model" in reason for reason in table.missing.values())
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "albert", "gpt_oss", "mpnet"])
+def test_models_of_all_kinds(name):
+    case = zoo.ALL[name]
+    model = case.build()
+    atts = ht.capture(model, inputs=case.read(), heads=[(2, 1), (0, 3)])
+    table = ht.diagnostics(atts, model=model, inputs=case.read())
+    assert table.heads["name"].tolist() == ["L0H3", "L2H1"]
+    assert table.layers["layer"].tolist() == [0, 2]
+    assert np.isfinite(table.heads[["qk_eigenvalue_variance", "qk_rank", "ov_stable_rank"]]).all().all()
+    assert np.isfinite(table.layers[["massive_activation_ratio", "token_similarity"]]).all().all()
+    assert "has no logits" in table.missing["relevance"]
+    assert ("prefix_matching" in table.heads) == (name in ("gpt2", "gpt_oss"))
+
+
+def test_parts_of_an_encoder_decoder_are_remembered():
+    case = zoo.ALL["t5"]
+    model = case.build()
+    atts = ht.capture(model, inputs=case.read(), part="cross")
+    table = ht.diagnostics(atts, model=model, inputs=case.read())
+    assert table.heads["qk_rank"].tolist() == [8] * 8
+    assert "different sequences" in table.missing["qk_eigenvalue_mean"]
+    assert "does not read one sequence" in table.missing["prefix_matching"]
+
+
+def test_a_model_and_its_inputs_belong_together():
+    model = zoo.ALL["gpt2"].build()
+    ids = zoo.ALL["gpt2"].read()
+    atts = ht.capture(model, inputs=ids)
+    with pytest.raises(ht.HeadtreeError, match="got 1 tensors and 2 inputs"):
+        ht.diagnostics(atts[0], model=model, inputs=ids)
+    with pytest.raises(ht.HeadtreeError, match="exactly one of texts, images and inputs"):
+        ht.diagnostics(atts, model=model)
+    with pytest.raises(ht.HeadtreeError, match="pass model="):
+        ht.diagnostics(atts, texts=["a"])

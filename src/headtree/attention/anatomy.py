@@ -241,6 +241,48 @@ def decoder_start(model: nn.Module) -> int:
     return 0
 
 
+def token_embedding(model: nn.Module) -> nn.Embedding | None:
+    """The table that tokens are looked up in: what transformers says, or the largest there is."""
+    if config_of(model) is not None and getattr(model, "main_input_name", "input_ids") != "input_ids":
+        return None
+    table = _asked(model, "get_input_embeddings")
+    if isinstance(table, nn.Embedding):
+        return table
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return max(tables, key=lambda table: table.num_embeddings, default=None)
+
+
+def _asked(model: nn.Module, method: str) -> Any:
+    """What a method of transformers' models answers; None where there is none."""
+    function: Any = getattr(model, method, None)
+    try:
+        return function() if callable(function) else None
+    except (NotImplementedError, AttributeError):
+        return None
+
+
+def special_tokens(model: nn.Module) -> set[int]:
+    """Tokens with a meaning of their own, as far as the configuration names them."""
+    config = text_config(config_of(model))
+    names = [name for name in dir(config) if name.endswith("_token_id")]
+    return {value for name in names if isinstance(value := getattr(config, name, None), int)}
+
+
+def unembedding(model: nn.Module) -> Tensor | None:
+    """The matrix (word, width) that turns the last states into logits; None if the model does not say.
+
+    A model without its language-model head is taken to use its embedding, if its configuration ties the two.
+    """
+    if isinstance(own := getattr(model, "unembedding", None), Tensor):
+        return own.detach()
+    if isinstance(weight := getattr(_asked(model, "get_output_embeddings"), "weight", None), Tensor):
+        return weight.detach()
+    table = token_embedding(model)
+    if table is not None and getattr(text_config(config_of(model)), "tie_word_embeddings", False):
+        return table.weight.detach()
+    return None
+
+
 def eager_function(module: nn.Module) -> Callable[..., Any] | None:
     """The attention function a transformers module falls back on when its implementation is "eager".
 

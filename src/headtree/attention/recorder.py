@@ -40,6 +40,7 @@ class AttentionCall:
     way: str
     value: Tensor | None = None  #: what the attention weighs, where it is seen
     output: Tensor | None = None  #: what the model made of it, (batch, query, head, feature)
+    probs: Tensor | None = None  #: what a watched softmax gave, the tensor with which the model goes on
 
     def site(self) -> anatomy.AttentionSite:
         """What stays known of the call when its tensors are gone."""
@@ -126,6 +127,7 @@ class _Watch:
         value: Tensor | None = None,
         output: Tensor | None = None,
         is_cross: bool | None = None,
+        probs: Tensor | None = None,
     ) -> None:
         """Tell the listener of a call."""
         name = self.names.get(id(module), type(module).__name__)
@@ -133,7 +135,7 @@ class _Watch:
             is_cross = anatomy.is_cross_attention(module, name, arguments)
         self.is_answered += 1  # the listener's own softmax is nobody's attention
         try:
-            self.listener(AttentionCall(name, module, is_cross, logits, way, value, output))
+            self.listener(AttentionCall(name, module, is_cross, logits, way, value, output, probs))
         finally:
             self.is_answered -= 1
 
@@ -268,17 +270,18 @@ class _Tracer(TorchFunctionMode):
             return self._multihead(func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return self._scaled_dot_product(func, args, kwargs)
+        result = func(*args, **kwargs)
         if func in _SOFTMAX:
-            self._softmax(*args, **kwargs)
-        return func(*args, **kwargs)
+            self._softmax(result, *args, **kwargs)
+        return result
 
-    def _softmax(self, scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
+    def _softmax(self, probs: Tensor, scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
         owner = self.watch.attention_module()
         if owner is None or scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
             return
         if scores.ndim == 3 and scores.shape[0] % self.watch.n_batch:
             return
-        self.watch.say(*owner, from_product(scores, self.watch.n_batch), "softmax")
+        self.watch.say(*owner, from_product(scores, self.watch.n_batch), "softmax", probs=probs)
 
     def _scaled_dot_product(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given: list[Any] = [*args, *[None] * 6]

@@ -11,9 +11,12 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.errors import InvalidTypeError
 from headtree.measures.definitions import OF_HEADS, OF_LAYERS
+from headtree.measures.from_model import ModelTables, model_tables
 from headtree.measures.patterns import pattern_columns
 from headtree.measures.probabilities import checked_tensors
+from headtree.measures.relevance import Target
 from headtree.measures.roles import Roles, head_roles
 from headtree.measures.rollout import rollout_columns
 from headtree.measures.tables import Averages, averages
@@ -45,9 +48,16 @@ class Diagnostics:
 def diagnostics(
     atts: AttentionTensor | Sequence[AttentionTensor],
     *,
+    model: Any = None,
+    texts: Any = None,
+    images: Any = None,
+    inputs: Any = None,
+    target: Target = None,
     delimiters: Collection[str] | None = None,
     window: int = 4,
     least: float = 0.4,
+    rng: int | np.random.Generator = 0,
+    **options: Any,
 ) -> Diagnostics:
     """Measure every head and layer of a network on one input or several.
 
@@ -55,13 +65,30 @@ def diagnostics(
     ----------
     atts : AttentionTensor or sequence
         The same heads on each input, scores or probabilities.
+    model : str, path or torch.nn.Module, optional
+        The model they were captured from, for what needs weights, activations and gradients.
+    texts, images, inputs, **options
+        What they were captured on, as `capture` takes it; needed with a model.
+    target : int or function, optional
+        Of which output `relevance` is, as in `attention_relevance`.
     delimiters, window, least
         As in `head_roles`.
+    rng : int or numpy Generator
+        Source of the random tokens of `induction`.
     """
     tensors = checked_tensors(atts)
     roles = head_roles(tensors, delimiters=delimiters, window=window, least=least)
-    of_heads = averages([pattern_columns(att) for att in tensors])
-    of_layers = averages([rollout_columns(att) for att in tensors])
+    head_tables = [pattern_columns(att) for att in tensors]
+    layer_tables = [rollout_columns(att) for att in tensors]
+    if model is not None:
+        from_model = _from_model(tensors, model, target, rng, texts=texts, images=images, inputs=inputs, **options)
+        head_tables = [a | b for a, b in zip(head_tables, from_model.heads, strict=True)]
+        layer_tables = [a | b for a, b in zip(layer_tables, from_model.layers, strict=True)]
+    elif options or any(given is not None for given in (texts, images, inputs, target)):
+        raise InvalidTypeError(
+            "texts, images, inputs, target and further options are for a model: pass model=… too"
+        )
+    of_heads, of_layers = averages(head_tables), averages(layer_tables)
     heads = _heads_table(roles, {**of_heads.mean, **roles.share})
     layers = _layers_table(heads, of_layers)
     return Diagnostics(
@@ -72,6 +99,13 @@ def diagnostics(
         roles=roles,
         n_inputs=len(tensors),
     )
+
+
+def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng: Any, **given: Any) -> ModelTables:
+    from headtree.attention.capture import prepare
+
+    part = given.pop("part", tensors[0].provenance.get("part"))
+    return model_tables(tensors, prepare(model, kind="probs", part=part, **given), target, rng)
 
 
 def _all_reasons(heads: DataFrame, layers: DataFrame, known: dict[str, str]) -> Mapping[str, str]:

@@ -37,7 +37,7 @@ BROAD = {
 WORDS = {**NARROW, **BROAD}
 
 #: Standard deviations of the shuffled share by which a head must exceed it: no head of noise does.
-_CLEARLY = 5.0
+_CLEARLY = 4.0
 
 #: Queries on which a role must be possible, or a single repeated word would make a head of repeated words.
 _FEWEST = 3
@@ -71,7 +71,7 @@ class Roles:
         """The role of each head in words, "" for a head that has none.
 
         That of the largest excess among the narrow roles, else among the broad ones (rows, columns, neighbours,
-        nearby tokens), if it is at least `least`, five standard deviations above chance, and seen on three queries
+        nearby tokens), if it is at least `least`, four standard deviations above chance, and seen on three queries
         of an input.
         """
         excess = self.excess

@@ -31,7 +31,7 @@ def attention_rollout(att: AttentionTensor, *, own: float = 0.5) -> Float[Tensor
         raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
     if not 0 <= own <= 1:
         raise InvalidValueError(f"own must be between 0 and 1, got {own}")
-    if not _is_self_attention(att):
+    if not is_self_attention(att):
         raise InvalidValueError(
             f"att must be the attention of one sequence with itself, got {att.shape[1]} queries and {att.shape[2]} "
             "keys of other names; rollout multiplies the layers' matrices"
@@ -58,7 +58,7 @@ def rollout_columns(att: AttentionTensor) -> dict[str, Column]:
     """How much of its own token and of the first token a position holds after each layer, mean over positions."""
     names = ("rollout_own_token", "rollout_first_token")
     n_layers = len(layers_of(att.heads))
-    if not _is_self_attention(att):
+    if not is_self_attention(att):
         reason = "queries and keys are not the same sequence of tokens"
         return {name: Column.missing(n_layers, reason) for name in names}
     rolled = attention_rollout(att)
@@ -66,5 +66,6 @@ def rollout_columns(att: AttentionTensor) -> dict[str, Column]:
     return dict(zip(names, (Column(own.numpy()), Column(rolled[:, :, 0].mean(dim=1).numpy())), strict=True))
 
 
-def _is_self_attention(att: AttentionTensor) -> bool:
+def is_self_attention(att: AttentionTensor) -> bool:
+    """Whether queries and keys are one sequence, without a memory."""
     return att.shape[1] == att.shape[2] and query_places(att.queries, att.keys) is not None

@@ -114,6 +114,12 @@ class TransformerXL(nn.Module):
             hidden = block(hidden, past, distances, hidden_keys)
         return self.dropout(self.norm(hidden)), torch.stack(seen, dim=1)
 
+    @property
+    def unembedding(self) -> Float[Tensor, "word width"]:
+        """The matrix from the last states to logits."""
+        words = self.embedding.weight
+        return words @ self.narrow.weight if isinstance(self.narrow, nn.Linear) else words
+
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... word"]:
         """Logits of the next word, through the same vectors that words come in by."""
         return F.linear(self.narrow(hidden), self.embedding.weight, self.word_bias)
