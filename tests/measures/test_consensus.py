@@ -1,7 +1,12 @@
+import itertools
+
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist, squareform
 
 import headtree as ht
+from headtree.geometry.linkage import linkage_folders, linkage_tree
+from headtree.questionnaire.organization import PerAxis, Status
 from tests.measures.examples import families, noise
 
 
@@ -10,46 +15,201 @@ def organizations():
     return [ht.organize(families(seed)) for seed in range(8)]
 
 
-def test_planted_families_have_support_near_one(organizations):
-    found = ht.consensus(organizations, n_bootstrap=100)
-    support = {tuple(leaves): value for leaves, value in zip(found.folders, found.support, strict=True)}
-    for family in range(4):
-        assert support[tuple(range(5 * family, 5 * family + 5))] >= 0.95
-    assert any(np.array_equal(leaves, np.arange(5)) for leaves in found.supported(0.9))
+def support_of(found):
+    return {tuple(leaves.tolist()): value for leaves, value in zip(found.folders, found.support, strict=True)}
 
 
-def test_noise_has_no_support():
-    found = ht.consensus([ht.organize(noise(seed)) for seed in range(12)], n_bootstrap=100)
+def with_affinity(x):
+    """An organization with this affinity of heads, which is all that a consensus reads of it."""
+    names = ("head", "query", "key")
+    nothing = PerAxis(names, [np.empty((0, 0))] * 3)
+    return ht.Organization(
+        trees=PerAxis(names, [ht.PartitionTree.flat(len(x)) for _ in names]),
+        affinities=PerAxis(names, [x, x, x]),
+        distances=nothing,
+        coordinates=nothing,
+        initial_trees=PerAxis(names, [None] * 3),
+        history=(),
+        status=Status(True, "made for a test"),
+        settings=ht.Questionnaire(),
+    )
+
+
+def of_distances(x):
+    """An organization with the affinity of section 3 of ALGORITHMS, of plain L1 distances between heads."""
+    distances = squareform(pdist(x.reshape(len(x), -1), "cityblock"))
+    return with_affinity(np.exp(-distances / np.median(distances)))
+
+
+def planted(sizes, n_inputs, noise, seed, organize=of_distances, shape=(18, 14)):
+    """Organizations of heads in shuffled families of these sizes, and the families."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    base = rng.standard_normal((len(sizes), *shape))[labels]
+    arrays = [base + noise * rng.standard_normal(base.shape) for _ in range(n_inputs)]
+    folders = [tuple(np.flatnonzero(labels == family).tolist()) for family in range(len(sizes))]
+    return [organize(x) for x in arrays], sorted(folders, key=lambda f: (-len(f), f))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_inputs", "noise"),
+    [
+        ((4, 4, 4, 4), 2, 0.6),
+        ((5, 5, 5, 5), 3, 1.0),
+        ((3, 5, 9, 13), 4, 1.0),
+        ((2, 3, 10, 17), 6, 0.8),
+        ((8,) * 8, 4, 0.8),
+        ((16, 40), 5, 0.8),
+        ((12,) * 12, 4, 0.8),
+        ((6, 10, 20, 30, 30, 48), 12, 1.0),
+    ],
+)
+def test_planted_families_have_support_near_one(sizes, n_inputs, noise):
+    for seed in range(10 if sum(sizes) < 100 else 3):
+        organizations, expected = planted(sizes, n_inputs, noise, seed)
+        assert_recovered(ht.consensus(organizations, n_bootstrap=40), expected)
+
+
+def assert_recovered(found, expected):
+    support = support_of(found)
+    assert min(support.get(family, 0.0) for family in expected) >= 0.95
+    main = found.families(at_most=len(expected))
+    assert [tuple(folder.tolist()) for folder in main.folders] == expected
+    assert main.support.min() >= 0.95
+
+
+@pytest.mark.parametrize(("sizes", "n_inputs", "noise"), [((3, 5, 9, 13), 4, 1.0), ((16, 40), 5, 0.8)])
+def test_planted_families_are_found_by_the_questionnaire(sizes, n_inputs, noise):
+    organizations, expected = planted(sizes, n_inputs, noise, 0, ht.organize_array)
+    assert_recovered(ht.consensus(organizations, n_bootstrap=40), expected)
+
+
+@pytest.mark.parametrize("n_inputs", [4, 6, 10, 20])
+def test_noise_has_no_support(n_inputs):
+    """Over many draws: the mean is nearly 0, folders of three or more and even the luckiest pair stay low."""
+    pairs, larger = [], []
+    for draw in range(20):
+        arrays = np.random.default_rng([n_inputs, draw]).standard_normal((n_inputs, 24, 10, 9))
+        found = ht.consensus([of_distances(x) for x in arrays], n_bootstrap=40)
+        for leaves, support in zip(found.folders, found.support, strict=True):
+            (pairs if len(leaves) == 2 else larger).append(support)
+    assert np.mean(pairs + larger) < 0.05
+    assert np.quantile(larger, 0.95) < 0.05
+    assert max(larger) <= 0.4
+    assert max(pairs) <= 0.5
+
+
+def test_noise_through_the_questionnaire_has_no_support():
+    found = ht.consensus([ht.organize(noise(seed)) for seed in range(12)])
     assert found.support.max() < 0.5
-    assert found.support.mean() < 0.15
+    assert found.support.mean() < 0.05
     assert found.supported(0.5) == []
+
+
+def test_noise_within_families_gets_no_support():
+    organizations, expected = planted((30, 30), 6, 0.8, seed=0)
+    support = support_of(ht.consensus(organizations, n_bootstrap=40))
+    inside = [value for folder, value in support.items() if folder not in expected]
+    assert np.mean(inside) < 0.05
+    assert max(inside) < 0.5
+
+
+def test_support_is_the_share_of_divisions_in_which_both_halves_agree():
+    """Three inputs of four heads, where everything can be enumerated."""
+    near = {"ab": (0, 1), "cd": (2, 3), "ac": (0, 2)}
+    organizations = []
+    for pairs in (("ab", "cd"), ("ab",), ("ac", "cd")):
+        x = np.eye(4)
+        for pair in pairs:
+            x[near[pair]] = x[near[pair][::-1]] = 0.5 + 0.01 * len(organizations) + 0.001 * near[pair][0]
+        organizations.append(with_affinity(x))
+    found = ht.consensus(organizations, n_bootstrap=1500)
+    expected = dict.fromkeys(support_of(found), 0.0)
+    stack = np.stack([org.affinities.head for org in organizations])
+    for alone in range(3):
+        others = [i for i in range(3) if i != alone]
+        for drawn in itertools.product(others, repeat=2):  # of three divisions, each with four samples
+            both = linkage_folders(stack[alone]) & linkage_folders(stack[list(drawn)].mean(axis=0))
+            for folder in expected:
+                expected[folder] += (sum(1 << i for i in folder) in both) / 12
+    assert max(expected.values()) > 0.2
+    for folder, value in support_of(found).items():
+        assert value == pytest.approx(expected[folder], abs=0.04)  # three standard errors of 1500 draws
 
 
 def test_tree_and_folders_are_those_of_the_mean_affinity(organizations):
     found = ht.consensus(organizations, n_bootstrap=2)
     mean = np.mean([org.affinities.head for org in organizations], axis=0)
     np.testing.assert_allclose(found.affinity, mean)
-    assert found.tree == ht.flexible_tree(mean)
+    assert found.tree == linkage_tree(mean)
     for leaves, node in zip(found.folders, found.node, strict=True):
         level = found.tree.levels[node]
         np.testing.assert_array_equal(np.flatnonzero(found.tree.nodes[level] == node), leaves)
         assert 1 < len(leaves) < 20
-    assert len(set(map(tuple, found.folders))) == len(found.folders)
+    assert len(set(map(tuple, found.folders))) == len(found.folders) == len(found.support)
     assert found.to_dict()["size"] == [len(leaves) for leaves in found.folders]
+    assert any(np.array_equal(leaves, np.arange(5)) for leaves in found.supported(0.9))
+    assert [len(leaves) for leaves in found.supported(0.0)] == sorted(map(len, found.folders), reverse=True)
 
 
 def test_equal_inputs_agree_on_everything(organizations):
-    found = ht.consensus([organizations[0]] * 3, n_bootstrap=5)
-    np.testing.assert_array_equal(found.support, 1)
-    assert found.tree == organizations[0].trees.head
+    np.testing.assert_array_equal(ht.consensus([organizations[0]] * 3, n_bootstrap=5).support, 1)
 
 
-def test_support_is_the_same_on_every_run(organizations):
+def test_equal_heads_are_one_flat_folder():
+    found = ht.consensus([with_affinity(np.ones((6, 6)))] * 3, n_bootstrap=5)
+    assert found.tree == ht.PartitionTree.flat(6)
+    assert len(found.support) == len(found.folders) == len(found.families()) == 0
+    np.testing.assert_array_equal(found.families().of_leaf, -1)
+
+
+def test_support_is_the_same_on_every_run_and_moves_with_the_heads(organizations):
     a, b = (ht.consensus(organizations, n_bootstrap=10, rng=1) for _ in range(2))
     np.testing.assert_array_equal(a.support, b.support)
+    order = np.random.default_rng(0).permutation(20)
+    moved = ht.consensus(
+        [with_affinity(org.affinities.head[np.ix_(order, order)]) for org in organizations], n_bootstrap=10, rng=1
+    )
+    expected = {tuple(sorted(order[list(leaves)].tolist())): s for leaves, s in support_of(moved).items()}
+    assert expected == support_of(a)
 
 
-def test_other_axes_and_binary_trees():
+def literal_families(found, at_most):
+    """The largest sum over all sets of disjoint folders."""
+    n = found.tree.n_leaves
+    worth = [len(f) / n * (1 - len(f) / n) * (s + 0.01) for f, s in zip(found.folders, found.support, strict=True)]
+    best = 0.0
+    for count in range(1, at_most + 1):
+        for chosen in itertools.combinations(range(len(worth)), count):
+            leaves = np.concatenate([found.folders[i] for i in chosen])
+            if len(set(leaves.tolist())) == len(leaves):
+                best = max(best, sum(worth[i] for i in chosen))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("at_most", [1, 2, 3, 5])
+def test_families_are_the_best_of_all_choices(seed, at_most):
+    rng = np.random.default_rng(seed)
+    x = rng.random((10, 10))
+    tree = linkage_tree((x + x.T) / 2)
+    n_folders = len(tree.distinct) - 11
+    support = rng.random(n_folders) * (rng.random(n_folders) < 0.7)
+    found = ht.Consensus(tree, x, support, n_inputs=3, n_bootstrap=10)
+    main = found.families(at_most)
+    n_of = np.array([len(folder) for folder in main.folders])
+    assert len(main) <= at_most
+    assert (np.diff(n_of) <= 0).all()
+    assert ((n_of / 10) * (1 - n_of / 10) * (main.support + 0.01)).sum() == pytest.approx(
+        literal_families(found, at_most)
+    )
+    for i, folder in enumerate(main.folders):
+        np.testing.assert_array_equal(np.flatnonzero(main.of_leaf == i), folder)
+        assert support_of(found)[tuple(folder.tolist())] == main.support[i]
+    assert (main.of_leaf == -1).sum() == 10 - n_of.sum()
+
+
+def test_other_axes():
     settings = ht.Questionnaire(tree="binary", n_iter=1)
     found = ht.consensus([ht.organize(families(seed), settings) for seed in range(3)], "query", n_bootstrap=3)
     assert found.tree.n_leaves == 18
@@ -65,3 +225,5 @@ def test_bad_input(organizations):
         ht.consensus([organizations[0], ht.organize(noise(0, (7, 18, 14)))])
     with pytest.raises(ValueError, match="n_bootstrap must be at least 1"):
         ht.consensus(organizations, n_bootstrap=0)
+    with pytest.raises(ValueError, match="at_most must be at least 1"):
+        ht.consensus(organizations, n_bootstrap=1).families(0)

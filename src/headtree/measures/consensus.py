@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.geometry.build import binary_tree_of, flexible_tree_of
-from headtree.geometry.diffusion import spectrum
+from headtree.geometry.linkage import linkage_folders, linkage_tree
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
-from headtree.questionnaire.settings import Questionnaire
 from headtree.trees.tree import PartitionTree
+
+#: What a folder without any support counts in the choice of families: little, so that there are some always.
+_NO_SUPPORT = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Families:
+    """A few folders of a consensus tree that have no leaf in common, the largest first."""
+
+    folders: tuple[Int[np.ndarray, " _leaf_of_folder"], ...]  #: leaves of each family
+    node: Int[np.ndarray, " family"]  #: uppermost node of each in the consensus tree
+    support: Float[np.ndarray, " family"]  #: support of each, whatever it is
+    of_leaf: Int[np.ndarray, " leaf"]  #: number of the family of each leaf; -1 for leaves in none
+
+    def __len__(self) -> int:
+        return len(self.folders)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +44,53 @@ class Consensus:
 
     tree: PartitionTree
     affinity: Float[np.ndarray, "leaf leaf"]  #: mean over the organizations
-    folders: tuple[Int[np.ndarray, " _leaf_of_folder"], ...]  #: leaves of each folder
-    node: Int[np.ndarray, " folder"]  #: uppermost node of each folder in the tree
-    support: Float[np.ndarray, " folder"]  #: share of resampled sets of inputs whose tree has exactly this folder
+    support: Float[np.ndarray, " folder"]  #: share of resampled sets of inputs that show exactly this folder
     n_inputs: int
     n_bootstrap: int
+
+    @cached_property
+    def folders(self) -> tuple[Int[np.ndarray, " _leaf_of_folder"], ...]:
+        """Leaves of each folder."""
+        distinct = self.tree.distinct
+        return tuple(
+            np.flatnonzero(self.tree.nodes[distinct.level[i]] == distinct.node[i]) for i in _inner(self.tree)
+        )
+
+    @cached_property
+    def node(self) -> Int[np.ndarray, " folder"]:
+        """Uppermost node of each folder in the tree."""
+        return np.asarray(self.tree.distinct.node[_inner(self.tree)])
 
     def supported(self, least: float = 0.5) -> list[Int[np.ndarray, " _leaf_of_folder"]]:
         """Leaves of the folders with at least this support, largest folders first."""
         chosen = [leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least]
         return sorted(chosen, key=len, reverse=True)
 
-    def to_dict(self) -> dict[str, list[object]]:
+    def families(self, at_most: int = 8) -> Families:
+        r"""The main families of heads: the folders that tell most heads apart, and do so again and again.
+
+        Of all sets of at most `at_most` folders without a common leaf the one with the largest
+
+        .. math:: \sum_F p_F (1 - p_F) (s_F + 0.01),
+
+        :math:`p_F` being the folder's share of the leaves and :math:`s_F` its support. A folder counts for
+        little if it is small or nearly everything, or if it does not recur; where no folder has support the
+        families are merely large, and their support says so. Leaves outside all of them have none.
+        """
+        at_most = _checks.at_least_one(at_most, "at_most")
+        chosen = _best_folders(self.tree, self.support, at_most)
+        chosen.sort(key=lambda i: (-len(self.folders[i]), int(self.folders[i][0])))
+        of_leaf = np.full(self.tree.n_leaves, -1)
+        for family, i in enumerate(chosen):
+            of_leaf[self.folders[i]] = family
+        return Families(
+            folders=tuple(self.folders[i] for i in chosen),
+            node=self.node[chosen],
+            support=self.support[chosen],
+            of_leaf=of_leaf,
+        )
+
+    def to_dict(self) -> dict[str, list[Any]]:
         """Columns of one row per folder."""
         return {
             "node": self.node.tolist(),
@@ -60,43 +109,49 @@ def consensus(
 ) -> Consensus:
     """Average the head affinities of several inputs into one tree; resample the inputs for its support.
 
+    The tree is made by average linkage of the mean affinity. The flexible tree, which organizes single inputs, is
+    not used: it refuses a leaf that comes late to a large folder, the leaf then joins a stray of another folder,
+    and no folder recurs exactly, however clear it is.
+
+    For the support the inputs are divided at random into two halves, each half is resampled with replacement, and
+    its affinities are averaged into a tree. A folder's support is the share of `n_bootstrap` such divisions in
+    which *both* trees have exactly this folder. Two halves have no input in common, so that a folder must be seen
+    twice, independently; with a single resampled set, as in phylogenetics, the inputs that happened to bring two
+    heads together vote for them again, and the closest heads of pure noise reach a support of 0.9.
+
     Parameters
     ----------
     organizations : sequence of Organization
-        Of the same heads on two or more inputs. The tree is built with the settings of the first.
+        Of the same heads on two or more inputs. Of two inputs there is one division, and each support is 0 or 1;
+        with fewer than four inputs a chance pair of heads may have support.
     axis : int or str
         The axis that all have in common; the heads.
     n_bootstrap : int
-        Number of times as many inputs are drawn with replacement, averaged and made into a tree.
+        Number of divisions.
+
+    References
+    ----------
+    Agreement of both halves of the data: Shah and Samworth, Variable selection with error control: another look
+    at stability selection, 2013 (simultaneous selection); support of folders: Felsenstein, Confidence limits on
+    phylogenies, 1985.
     """
     affinities = _affinities(organizations, axis)
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
     generator = _checks.generator(rng)
-    settings = organizations[0].settings
-    tree = _tree(affinities.mean(dim=0), settings)
-    folders = _inner_folders(tree)
-    counts = dict.fromkeys(folders, 0)
+    mean = affinities.mean(axis=0)
+    tree = linkage_tree(mean)
+    counts = dict.fromkeys((_bits(tree, i) for i in _inner(tree)), 0)
     with progress("consensus", n_bootstrap) as step:
         for _ in range(n_bootstrap):
-            weights = np.bincount(
-                generator.integers(len(affinities), size=len(affinities)), minlength=len(affinities)
-            )
-            mean = torch.einsum("o,oij->ij", torch.from_numpy(weights / len(affinities)), affinities)
-            for folder in counts.keys() & _inner_folders(_tree(mean, settings)).keys():
+            first, second = (linkage_folders(half) for half in _resampled_halves(affinities, generator))
+            for folder in counts.keys() & first & second:
                 counts[folder] += 1
             step("")
-    return Consensus(
-        tree=tree,
-        affinity=affinities.mean(dim=0).numpy(),
-        folders=tuple(np.array(leaves) for leaves in folders),
-        node=np.array(list(folders.values()), dtype=np.int64),
-        support=np.array(list(counts.values()), dtype=np.float64) / n_bootstrap,
-        n_inputs=len(affinities),
-        n_bootstrap=n_bootstrap,
-    )
+    support = np.array(list(counts.values()), dtype=np.float64) / n_bootstrap
+    return Consensus(tree, mean, support, n_inputs=len(affinities), n_bootstrap=n_bootstrap)
 
 
-def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[Tensor, "input leaf leaf"]:
+def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[np.ndarray, "input leaf leaf"]:
     organizations = _checks.items(organizations, "organizations", "Organization objects")
     for org in organizations:
         if not isinstance(org, Organization):
@@ -112,20 +167,63 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float
             f"organizations must have the same leaves along axis {axis!r}, got "
             f"{sorted({matrix.shape[0] for matrix in matrices})}; organize the same network"
         )
-    return torch.from_numpy(np.stack(matrices))
+    return np.stack(matrices)
 
 
-def _tree(affinity: Float[Tensor, "leaf leaf"], settings: Questionnaire) -> PartitionTree:
-    if settings.tree == "flexible":
-        return flexible_tree_of(spectrum(affinity), settings.tree_constant)
-    return binary_tree_of(affinity, settings.balance, np.random.default_rng(0))
+def _resampled_halves(
+    affinities: Float[np.ndarray, "input leaf leaf"], rng: np.random.Generator
+) -> list[Float[np.ndarray, "leaf leaf"]]:
+    """Mean affinities of a bootstrap sample of each half of the inputs."""
+    n = len(affinities)
+    shuffled = rng.permutation(n)
+    means = []
+    for half in (shuffled[: n // 2], shuffled[n // 2 :]):
+        weights = np.bincount(rng.choice(half, len(half)), minlength=n) / len(half)
+        means.append(np.tensordot(weights, affinities, axes=1))
+    return means
 
 
-def _inner_folders(tree: PartitionTree) -> dict[tuple[int, ...], int]:
-    """Leaves of each distinct folder that is neither everything nor one leaf, with its uppermost node."""
-    folders = tree.distinct
-    inner = np.flatnonzero(~folders.is_leaf)[1:]
-    return {
-        tuple(np.flatnonzero(tree.nodes[folders.level[i]] == folders.node[i]).tolist()): int(folders.node[i])
-        for i in inner
-    }
+def _inner(tree: PartitionTree) -> Int[np.ndarray, " folder"]:
+    """Numbers, among the distinct folders, of those that are neither everything nor one leaf."""
+    return np.flatnonzero(~tree.distinct.is_leaf)[1:]
+
+
+def _bits(tree: PartitionTree, folder: int) -> int:
+    """A distinct folder as an integer with bit i set for leaf i, as `linkage_folders` has it."""
+    leaves = np.flatnonzero(tree.nodes[tree.distinct.level[folder]] == tree.distinct.node[folder])
+    return sum(1 << int(leaf) for leaf in leaves)
+
+
+def _best_folders(tree: PartitionTree, support: Float[np.ndarray, " folder"], at_most: int) -> list[int]:
+    """Numbers, among the inner folders, of the families: the best choice below each folder, leaves to root."""
+    distinct, inner = tree.distinct, _inner(tree)
+    worth = np.zeros(len(distinct))
+    share = distinct.size[inner] / tree.n_leaves
+    worth[inner] = share * (1 - share) * (np.nan_to_num(support) + _NO_SUPPORT)  # of a single input it is nan
+    number = {int(folder): i for i, folder in enumerate(inner)}
+    children, pointers = distinct.children
+    nothing: _Choices = [(0.0, ())] * (at_most + 1)
+    best: list[_Choices] = [nothing] * len(distinct)
+    for folder in np.flatnonzero(~distinct.is_leaf)[::-1].tolist():
+        below = nothing
+        for child in children[pointers[folder] : pointers[folder + 1]].tolist():
+            below = _together(below, best[child])
+        if folder in number:
+            itself = (float(worth[folder]), (number[folder],))
+            below = [below[0], *(max(choice, itself, key=lambda c: c[0]) for choice in below[1:])]
+        best[folder] = below
+    return list(best[0][at_most][1])
+
+
+#: For m = 0, 1, …: the largest sum that at most m folders reach, and which these are.
+_Choices = list[tuple[float, tuple[int, ...]]]
+
+
+def _together(a: _Choices, b: _Choices) -> _Choices:
+    """Best choices from two disjoint parts of a tree."""
+    if b[-1][0] == 0:
+        return a
+    return [
+        max(((a[i][0] + b[m - i][0], a[i][1] + b[m - i][1]) for i in range(m, -1, -1)), key=lambda c: c[0])
+        for m in range(len(a))
+    ]

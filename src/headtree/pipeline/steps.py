@@ -66,14 +66,11 @@ def _agreement(organizations: list[Organization], settings: Mapping[str, Any]) -
     if len(organizations) > 1:
         return consensus(organizations, n_bootstrap=settings["bootstrap"], rng=settings["seed"])
     only = organizations[0]
-    folders = only.trees[0].distinct
-    inner = np.flatnonzero(~folders.is_leaf)[1:]
+    n_folders = max(0, int((~only.trees[0].distinct.is_leaf).sum()) - 1)  # but the root
     return Consensus(
         tree=only.trees[0],
         affinity=only.affinities[0],
-        folders=tuple(np.flatnonzero(only.trees[0].nodes[folders.level[i]] == folders.node[i]) for i in inner),
-        node=folders.node[inner],
-        support=np.full(len(inner), np.nan),  # one input cannot disagree with itself
+        support=np.full(n_folders, np.nan),  # one input cannot disagree with itself
         n_inputs=1,
         n_bootstrap=0,
     )

@@ -139,6 +139,7 @@ def network_measures(
             "n_bootstrap": consensus.n_bootstrap,
             "n_folders": len(consensus.folders),
             "mean_support": _finite(np.mean(consensus.support)) if len(consensus.folders) else None,
+            "families": _families(heads, consensus),
         },
     }
     if len(rows) > 1 and len(heads) > 1:
@@ -169,10 +170,18 @@ def _stability(heads: Sequence[HeadId], rows: Sequence[Mapping[str, Any]], seed:
     }
 
 
+def _families(heads: Sequence[HeadId], consensus: Consensus) -> list[dict[str, Any]]:
+    """Heads and support of each main folder of the consensus tree."""
+    main = consensus.families()
+    return [
+        {"heads": [str(heads[i]) for i in leaves], "support": _finite(support)}
+        for leaves, support in zip(main.folders, main.support, strict=True)
+    ]
+
+
 def family_of_head(consensus: Consensus) -> list[int]:
-    """Main folder of each head in the consensus tree: those of the uppermost level that splits."""
-    labels = consensus.tree.labels
-    return [int(i) for i in labels[min(1, len(labels) - 1)]]
+    """Main folder of each head in the consensus tree, the largest being 0; -1 for heads in none."""
+    return [int(family) for family in consensus.families().of_leaf]
 
 
 def _consensus_coordinates(consensus: Consensus) -> np.ndarray[Any, Any]:

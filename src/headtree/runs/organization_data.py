@@ -153,13 +153,9 @@ def read_organization(path: Path, i: int) -> Organization:
 def read_consensus(path: Path) -> Consensus:
     """The consensus tree of the first axis over all inputs."""
     group = open_group(path, FORMAT)
-    tree = PartitionTree(group["consensus_tree"][:])
-    node = np.asarray(group["consensus_node"][:])
     return Consensus(
-        tree=tree,
+        tree=PartitionTree(group["consensus_tree"][:]),
         affinity=np.asarray(group["consensus_affinity"][:]),
-        folders=tuple(np.flatnonzero(tree.nodes[tree.levels[i]] == i) for i in node),
-        node=node,
         support=np.asarray(group["consensus_support"][:]),
         n_inputs=int(group.attrs["consensus_inputs"]),
         n_bootstrap=int(group.attrs["consensus_bootstrap"]),
