@@ -123,7 +123,7 @@ def test_support_is_the_share_of_divisions_in_which_both_halves_agree():
         for pair in pairs:
             x[near[pair]] = x[near[pair][::-1]] = 0.5 + 0.01 * len(organizations) + 0.001 * near[pair][0]
         organizations.append(with_affinity(x))
-    found = ht.consensus(organizations, n_bootstrap=1500)
+    found = ht.consensus(organizations, n_bootstrap=3000, rng=1)
     expected = dict.fromkeys(support_of(found), 0.0)
     stack = np.stack([org.affinities.head for org in organizations])
     for alone in range(3):
@@ -134,7 +134,7 @@ def test_support_is_the_share_of_divisions_in_which_both_halves_agree():
                 expected[folder] += (sum(1 << i for i in folder) in both) / 12
     assert max(expected.values()) > 0.2
     for folder, value in support_of(found).items():
-        assert value == pytest.approx(expected[folder], abs=0.04)  # three standard errors of 1500 draws
+        assert value == pytest.approx(expected[folder], abs=0.04)  # four standard errors of 3000 draws
 
 
 def test_tree_and_folders_are_those_of_the_mean_affinity(organizations):
