@@ -1,0 +1,118 @@
+"""Which measures of heads another one contains already: rank correlations over heads, with intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+from headtree import _checks
+from headtree.errors import InvalidTypeError, InvalidValueError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+#: From here on the whole interval must lie, for a measure to count as contained.
+_LARGELY = 0.7
+
+_LABELS = ("name", "layer", "head", "role", "family")
+
+
+def overlap(
+    heads: DataFrame,
+    reference: str = "entropy",
+    *,
+    columns: Any = None,
+    confidence: float = 0.95,
+    n_bootstrap: int = 1000,
+    rng: int | np.random.Generator = 0,
+) -> DataFrame:
+    """Spearman's correlation of every measure with one of them, over heads, strongest first.
+
+    Parameters
+    ----------
+    heads : DataFrame
+        One row per head: `Run.heads`, or ``diagnostics(...).heads`` with an entropy beside it.
+    reference : str
+        The column to hold the others against; the l1 entropy of [OA], eq. (21).
+    columns : sequence of str, optional
+        Which others; all numeric columns without it, but for labels.
+    confidence : float
+        Of the interval, from drawing the heads anew `n_bootstrap` times. Heads of one layer are not independent, so
+        that true intervals are wider.
+
+    Returns
+    -------
+    DataFrame
+        measure, correlation, low, high, n_heads, and `contained`: "largely" if the interval lies beyond ±0.7,
+        "partly" if it leaves out 0, "no" otherwise, "" where a measure is the same for all heads.
+    """
+    import pandas as pd
+
+    if not isinstance(heads, pd.DataFrame):
+        raise InvalidTypeError(f"heads must be a DataFrame with a row per head, got {type(heads).__name__}")
+    known = heads.select_dtypes("number").columns
+    if reference not in known:
+        raise InvalidValueError(f"reference must be a numeric column of heads, {list(known)}, got {reference!r}")
+    if not 0 < _checks.finite_number(confidence, "confidence") < 1:
+        raise InvalidValueError(f"confidence must be between 0 and 1, got {confidence}")
+    n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
+    wanted = [name for name in known if name not in _LABELS] if columns is None else list(columns)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidValueError(f"columns must be numeric columns of heads, got {unknown}; there are {list(known)}")
+    generator = _checks.generator(rng)
+    rows = [
+        _row(
+            name, heads[name].to_numpy(float), heads[reference].to_numpy(float), confidence, n_bootstrap, generator
+        )
+        for name in wanted
+        if name != reference
+    ]
+    table = pd.DataFrame(rows, columns=["measure", "correlation", "low", "high", "n_heads", "contained"])
+    strength = table["correlation"].abs().fillna(-1.0)
+    return table.loc[strength.sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
+
+
+def _row(
+    name: str,
+    values: Float[np.ndarray, " head"],
+    reference: Float[np.ndarray, " head"],
+    confidence: float,
+    n_bootstrap: int,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    there = np.isfinite(values) & np.isfinite(reference)
+    x, y = values[there], reference[there]
+    n = int(there.sum())
+    found = float(_spearman(x[None], y[None])[0]) if n > 2 else float("nan")
+    low = high = float("nan")
+    if np.isfinite(found):
+        draws = rng.integers(n, size=(n_bootstrap, n))
+        tail = (1 - confidence) / 2
+        low, high = (float(q) for q in np.nanquantile(_spearman(x[draws], y[draws]), [tail, 1 - tail]))
+    return {
+        "measure": name,
+        "correlation": found,
+        "low": low,
+        "high": high,
+        "n_heads": n,
+        "contained": _contained(low, high),
+    }
+
+
+def _contained(low: float, high: float) -> str:
+    if not np.isfinite(low):
+        return ""
+    if low >= _LARGELY or high <= -_LARGELY:
+        return "largely"
+    return "partly" if low > 0 or high < 0 else "no"
+
+
+def _spearman(x: Float[np.ndarray, "draw head"], y: Float[np.ndarray, "draw head"]) -> Float[np.ndarray, " draw"]:
+    """Correlation of ranks, ties sharing their mean; nan where all values are equal."""
+    a, b = (rankdata(values, axis=1) - (values.shape[1] + 1) / 2 for values in (x, y))
+    scale = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+    return np.asarray(np.divide((a * b).sum(axis=1), scale, out=np.full(len(a), np.nan), where=scale > 0))
