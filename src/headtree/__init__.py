@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from headtree.geometry.build import binary_tree, flexible_tree
     from headtree.geometry.diffusion import diffusion_map
     from headtree.geometry.emd import tree_emd
+    from headtree.measures.agreement import TreeAgreement, tree_agreement
     from headtree.measures.consensus import Consensus, consensus
     from headtree.measures.diagnostics import Diagnostics, diagnostics
     from headtree.measures.entropy import Entropy, head_entropy, network_entropy
+    from headtree.measures.folders import describe_folders
     from headtree.measures.induction import Induction, induction
     from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
     from headtree.measures.normalization import doubly_normalized
+    from headtree.measures.overlap import overlap
     from headtree.measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
     from headtree.measures.relevance import Relevance, attention_relevance
     from headtree.measures.roles import Roles, head_roles
@@ -79,6 +82,7 @@ _HOME = {
     "Sparsity": "measures.sparsity",
     "Stability": "measures.stability",
     "TensorHaarBasis": "bases.tensor_haar",
+    "TreeAgreement": "measures.agreement",
     "attention_relevance": "measures.relevance",
     "attention_rollout": "measures.rollout",
     "binary_tree": "geometry.build",
@@ -88,6 +92,7 @@ _HOME = {
     "consensus": "measures.consensus",
     "denoise": "measures.sparsity",
     "denoising_errors": "measures.sparsity",
+    "describe_folders": "measures.folders",
     "diagnostics": "measures.diagnostics",
     "diffusion_map": "geometry.diffusion",
     "doubly_normalized": "measures.normalization",
@@ -103,12 +108,14 @@ _HOME = {
     "open_run": "runs.run",
     "organize": "questionnaire.organize",
     "organize_array": "questionnaire.organize",
+    "overlap": "measures.overlap",
     "paraproduct": "bases.paraproduct",
     "register_attention": "attention.anatomy",
     "regularity": "measures.regularity",
     "softmax_invariance": "measures.invariance",
     "sparsity": "measures.sparsity",
     "stability": "measures.stability",
+    "tree_agreement": "measures.agreement",
     "tree_distance": "trees.compare",
     "tree_emd": "geometry.emd",
     "unregister_attention": "attention.anatomy",
@@ -141,6 +148,7 @@ __all__ = [
     "Sparsity",
     "Stability",
     "TensorHaarBasis",
+    "TreeAgreement",
     "__version__",
     "attention_relevance",
     "attention_rollout",
@@ -151,6 +159,7 @@ __all__ = [
     "consensus",
     "denoise",
     "denoising_errors",
+    "describe_folders",
     "diagnostics",
     "diffusion_map",
     "doubly_normalized",
@@ -166,12 +175,14 @@ __all__ = [
     "open_run",
     "organize",
     "organize_array",
+    "overlap",
     "paraproduct",
     "register_attention",
     "regularity",
     "softmax_invariance",
     "sparsity",
     "stability",
+    "tree_agreement",
     "tree_distance",
     "tree_emd",
     "unregister_attention",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score
 
 import headtree as ht
-from headtree.measures.agreement import expected_information, mutual_information, tree_agreement
+from headtree.measures.agreement import _levels, expected_information, mutual_information, tree_agreement
 
 RNG = np.random.default_rng(0)
 
@@ -73,6 +73,16 @@ def test_the_best_level_is_found_and_its_choice_is_paid_for():
     found = tree_agreement(ht.PartitionTree.halving(64), labels, n_permutations=99)
     assert found.level == 3
     assert found.information == pytest.approx(1)
+
+
+def test_of_a_tree_with_many_levels_some_are_looked_at():
+    """One leaf splits off on each level: n levels, of which twelve count."""
+    n = 40
+    tree = ht.PartitionTree(np.stack([np.minimum(np.arange(n), level) for level in range(n)]))
+    labels = np.minimum(np.arange(n), 1)
+    found = tree_agreement(tree, labels, n_permutations=20)
+    assert (found.level, found.information) == (1, pytest.approx(1))
+    assert len(_levels(tree)) == 12
 
 
 def test_roles_that_layers_explain_are_not_found_within_layers():

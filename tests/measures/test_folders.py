@@ -3,7 +3,6 @@ import pytest
 
 import headtree as ht
 from headtree.measures.folders import describe_folders, folder_words
-from tests.measures.examples import families
 
 HEADS = [ht.HeadId(layer, head) for layer in range(6) for head in range(4)]
 
@@ -31,14 +30,12 @@ def test_a_row_for_every_folder_of_several_heads():
 
 
 def test_a_consensus_brings_support():
-    atts = [families(seed, noise=0.3) for seed in range(2)]
-    found = ht.consensus([ht.organize(att) for att in atts], n_bootstrap=10)
-    roles = np.repeat(["a", "b", "c", "d"], 5).tolist()
-    table = describe_folders(found, atts[0].heads, roles)
-    assert table["support"].tolist() == found.support.tolist()
-    assert [len(heads.split()) for heads in table["heads"]] == [len(folder) for folder in found.folders]
-    words = [folder_words(folder, atts[0].heads, roles) for folder in found.folders]
-    assert table["words"].tolist() == words
+    tree = ht.PartitionTree.halving(24)
+    support = np.linspace(0, 1, 22)
+    found = ht.Consensus(tree, np.eye(24), support, n_inputs=3, n_bootstrap=10)
+    table = describe_folders(found, HEADS, ["a"] * 24)
+    assert table["support"].tolist() == support.tolist()
+    assert table["words"].tolist() == [folder_words(folder, HEADS, ["a"] * 24) for folder in found.folders]
 
 
 def test_a_tree_without_inner_folders_has_no_rows():

@@ -14,6 +14,9 @@ from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
 
+#: Levels that are looked at; a binary tree has as many as leaves, most of them nearly alike.
+_MOST_LEVELS = 12
+
 
 @dataclass(frozen=True)
 class TreeAgreement:
@@ -38,8 +41,9 @@ def tree_agreement(
 ) -> TreeAgreement:
     """Test whether the folders of a tree agree with labels better than chance.
 
-    On every level that has more than one folder and not each leaf alone, the adjusted mutual information (Vinh,
-    Epps and Bailey 2010) of folders and labels; the largest counts, and permuted labels have the same choice.
+    On every level that has more than one folder and not each leaf alone, at most twelve of them, the adjusted
+    mutual information (Vinh, Epps and Bailey 2010) of folders and labels; the largest counts, and permuted labels
+    have the same choice.
 
     Parameters
     ----------
@@ -59,7 +63,7 @@ def tree_agreement(
     n_permutations = _checks.at_least_one(n_permutations, "n_permutations")
     generator = _checks.generator(rng)
     n_labels = int(coded.max()) + 1
-    levels = [i for i in range(tree.n_levels) if 1 < tree.n_folders[i] < tree.n_leaves]
+    levels = _levels(tree)
     if n_labels < 2 or not levels:
         reason = "all leaves have the same label" if n_labels < 2 else "no level has folders of several leaves"
         return TreeAgreement(float("nan"), -1, 0, n_labels, float("nan"), float("nan"), reason)
@@ -77,6 +81,16 @@ def tree_agreement(
         chance=float(np.quantile(largest, 0.95)),
         p_value=(reached + 1) / (n_permutations + 1),
     )
+
+
+def _levels(tree: PartitionTree) -> list[int]:
+    """Levels with folders of several leaves; of a tree with many, some with ever more folders."""
+    levels = [i for i in range(tree.n_levels) if 1 < tree.n_folders[i] < tree.n_leaves]
+    if len(levels) <= _MOST_LEVELS:
+        return levels
+    counts = tree.n_folders[levels]
+    wanted = np.geomspace(counts[0], counts[-1], _MOST_LEVELS)
+    return [levels[i] for i in np.unique(np.searchsorted(counts, wanted - 1e-9))]
 
 
 @dataclass(frozen=True, eq=False)

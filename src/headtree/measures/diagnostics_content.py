@@ -1,0 +1,177 @@
+"""The diagnostics in words and small tables, in the shape that reports show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headtree.attention.tensor import HeadId
+from headtree.measures.agreement import TreeAgreement, tree_agreement
+from headtree.measures.consensus import Consensus
+from headtree.measures.definitions import OF_HEADS, OF_LAYERS
+from headtree.measures.diagnostics import Diagnostics
+from headtree.measures.folders import folder_words
+from headtree.measures.overlap import overlap
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_N_EXAMPLES = 6
+
+
+def diagnostics_content(
+    found: Diagnostics,
+    *,
+    heads: DataFrame | None = None,
+    consensus: Consensus | None = None,
+    rng: int | np.random.Generator = 0,
+) -> dict[str, Any]:
+    """Title, paragraphs and tables of the diagnostics: ``{"title", "text", "tables", "figures"}``.
+
+    Parameters
+    ----------
+    found : Diagnostics
+        What `diagnostics` returned.
+    heads : DataFrame, optional
+        A table of the same heads with a column ``entropy``, for the measures that the l1 entropy contains.
+    consensus : Consensus, optional
+        The tree of the same heads, for its families in words and for what its folders predict.
+    rng : int or numpy Generator
+        Source of permutations and resamplings.
+    """
+    text, tables = [_roles_text(found)], [_roles_table(found)]
+    if consensus is not None:
+        agreements = tree_agreements(found, consensus, rng=rng)
+        text.append(" ".join(_agreement_text(name, agreement) for name, agreement in agreements.items()))
+        tables += [_families_table(found, consensus), _agreement_table(agreements)]
+    if heads is not None:
+        joined = heads[["name", "entropy"]].merge(found.heads, on="name")
+        table = overlap(joined, rng=rng)
+        text.append(_overlap_text(table))
+        tables.append(_overlap_table(table))
+    tables.append(_meanings_table(found))
+    if found.missing:
+        rows = sorted([name, reason] for name, reason in found.missing.items())
+        tables.append(_table("Columns without a value, or not for all heads or inputs", ["column", "why"], rows))
+    return {"title": "Diagnostics and roles of heads", "text": text, "tables": tables, "figures": []}
+
+
+def tree_agreements(
+    found: Diagnostics, consensus: Consensus, *, n_permutations: int = 999, rng: int | np.random.Generator = 0
+) -> dict[str, TreeAgreement]:
+    """Whether the tree of heads knows their layers, their roles, and their roles beyond what layers explain."""
+    layers, roles = [head.layer for head in found.roles.heads], found.roles.names
+    options: dict[str, Any] = {"n_permutations": n_permutations, "rng": rng}
+    return {
+        "layers": tree_agreement(consensus.tree, layers, **options),
+        "roles": tree_agreement(consensus.tree, roles, **options),
+        "roles within layers": tree_agreement(consensus.tree, roles, within=layers, **options),
+    }
+
+
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    return {"caption": caption, "columns": list(columns), "rows": [list(row) for row in rows]}
+
+
+def _roles_text(found: Diagnostics) -> str:
+    named = sum(bool(name) for name in found.roles.names)
+    return (
+        f"{named} of {len(found.heads)} heads have a role: at least {found.roles.least:.0%} of their attention "
+        "beyond chance goes to one kind of token, chance being the same attention shuffled among the allowed keys. "
+        f"Means over {_inputs(found.n_inputs)}."
+    )
+
+
+def _inputs(n: int) -> str:
+    return "one input" if n == 1 else f"{n} inputs"
+
+
+def _roles_table(found: Diagnostics) -> dict[str, Any]:
+    members: dict[str, list[HeadId]] = {}
+    for head, role in zip(found.roles.heads, found.roles.names, strict=True):
+        members.setdefault(role, []).append(head)
+    counts = Counter({role: len(heads) for role, heads in members.items() if role})
+    rows = []
+    for role, n in counts.most_common():
+        shown = ", ".join(str(head) for head in members[role][:_N_EXAMPLES])
+        rows.append(
+            [role, n, _range([head.layer for head in members[role]]), shown + (", …" if n > _N_EXAMPLES else "")]
+        )
+    return _table("Heads by role", ["role", "heads", "layers", "which"], rows)
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _families_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
+    families = consensus.families()
+    rows = [
+        [i, folder_words(leaves, found.roles.heads, found.roles.names), _finite(support)]
+        for i, (leaves, support) in enumerate(zip(families.folders, families.support, strict=True))
+    ]
+    return _table("Families of the consensus tree in words", ["family", "in words", "support"], rows)
+
+
+def _agreement_text(name: str, agreement: TreeAgreement) -> str:
+    if agreement.reason:
+        return f"Whether the tree's folders predict {name} cannot be asked: {agreement.reason}."
+    verdict = "better than chance" if agreement.p_value <= 0.05 else "no better than chance"
+    return (
+        f"The tree's folders predict {name} {verdict} (adjusted mutual information {agreement.information:.2f}, of "
+        f"permuted labels at most {agreement.chance:.2f} in 95 %; p = {agreement.p_value:.3g})."
+    )
+
+
+def _agreement_table(agreements: dict[str, TreeAgreement]) -> dict[str, Any]:
+    rows = [
+        [name, _finite(a.information), _finite(a.chance), _finite(a.p_value), a.n_folders, a.n_labels]
+        for name, a in agreements.items()
+    ]
+    columns = ["labels", "adjusted mutual information", "95 % of permutations", "p", "folders", "kinds of label"]
+    return _table("What the folders of the consensus tree predict, on their best level", columns, rows)
+
+
+def _overlap_text(table: DataFrame) -> str:
+    by_kind = {kind: list(table.loc[table["contained"] == kind, "measure"]) for kind in ("largely", "partly", "no")}
+    return (
+        f"The l1 entropy of heads ([OA], eq. 21) largely contains {_listing(by_kind['largely'])}; in part "
+        f"{_listing(by_kind['partly'])}; and says nothing of {_listing(by_kind['no'])}. Largely: the whole 95 % "
+        "interval of Spearman's correlation over heads is beyond 0.7 or -0.7; in part: it leaves out 0. Heads of "
+        "one layer are not independent, so that true intervals are wider."
+    )
+
+
+def _listing(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none of these"
+
+
+def _overlap_table(table: DataFrame) -> dict[str, Any]:
+    rows = [
+        [
+            row.measure,
+            _finite(row.correlation),
+            _finite(row.low),
+            _finite(row.high),
+            int(row.n_heads),
+            row.contained,
+        ]
+        for row in table.itertuples()
+    ]
+    columns = ["measure", "Spearman's correlation", "low", "high", "heads", "contained"]
+    return _table("How far the l1 entropy of heads contains each measure", columns, rows)
+
+
+def _meanings_table(found: Diagnostics) -> dict[str, Any]:
+    known = {**OF_HEADS, **OF_LAYERS}
+    there = dict.fromkeys([*found.heads, *found.layers])
+    rows = [[name, known[name].meaning, known[name].source] for name in there if name in known]
+    return _table("What the columns of heads and layers mean", ["column", "meaning", "source"], rows)
+
+
+def _finite(value: float) -> float | None:
+    return round(float(value), 4) if np.isfinite(value) else None
