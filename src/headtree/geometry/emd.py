@@ -9,11 +9,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.geometry.instructions import LANES
 from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1, folder_sums
 from headtree.trees.tree import Folders, PartitionTree
 
@@ -21,7 +22,7 @@ Weights = Literal["levels", "distinct"]
 
 #: Averages computed at a time, over all slices: enough to keep all threads busy, few enough to stay in a core's
 #: second-level cache (1 MiB of float32), and a bound on memory that does not grow with the array.
-_ENTRIES_AT_A_TIME = 1 << 18
+_ENTRIES_AT_A_TIME = 1 << 21
 
 
 def tree_emd(
@@ -83,12 +84,14 @@ def emd_matrix(
 ) -> Float[Tensor, "slice slice"]:
     """`tree_emd` on values that are checked and of size about one, with `trees` on the other axes."""
     outer_tree, *inner_trees = trees
-    outer, inner = _Program.of(outer_tree), _Sums.of(inner_trees)
+    outer = _Program.of(outer_tree)
+    inner, former = _Sums.of(inner_trees).leaves_first()
     outer_weight, outer_scale = _unit_maximum(folder_weights(outer_tree, alpha, beta, weights))
     inner_weight, inner_scale = np.ones(1), 1.0
     for tree in inner_trees:
         weight, scale = _unit_maximum(folder_weights(tree, alpha, beta, weights))
         inner_weight, inner_scale = np.outer(inner_weight, weight).ravel(), inner_scale * scale
+    inner_weight = inner_weight[former]
 
     n = values.shape[axis]
     total = np.zeros((n, n))
@@ -208,7 +211,7 @@ class _Sums:
     """
 
     of_leaf: Int[np.ndarray, " inner_leaf"]  #: product that holds one entry alone
-    child: Int[np.ndarray, " edge"]  #: falling
+    child: Int[np.ndarray, " edge"]  #: each product stands as parent before it stands as child
     parent: Int[np.ndarray, " edge"]
     sizes: Int[np.ndarray, " inner"]
 
@@ -219,6 +222,14 @@ class _Sums:
         for tree in trees:
             result = result._times(tree.distinct)
         return result
+
+    def leaves_first(self) -> tuple[_Sums, Int[np.ndarray, " inner"]]:
+        """The same sums with single entries numbered first, and the former number of each product."""
+        others = np.ones(len(self.sizes), dtype=bool)
+        others[self.of_leaf] = False
+        former = np.concatenate([self.of_leaf, np.flatnonzero(others)])
+        number = np.argsort(former)
+        return _Sums(number[self.of_leaf], number[self.child], number[self.parent], self.sizes[former]), former
 
     def _times(self, folders: Folders) -> _Sums:
         """Products with the folders of one more tree: down that tree first, and from its leaves down the others."""
@@ -249,28 +260,34 @@ def _feature_runs(
     n, strides, leaf_offsets = _offsets(tuple(values.shape), axis)
     n_inner, n_steps = len(inner.sizes), len(outer.folder)
     at_a_time = min(n_steps, max(1, max(_ENTRIES_AT_A_TIME // n, BLOCK) // n_inner))
-    stack = np.empty(((n + 3) // 4 * 4, int(outer.depth.max()) + 1, n_inner), array.dtype)
-    buffer = np.empty(n * at_a_time * n_inner, array.dtype)
-    edges = (inner.of_leaf.astype(np.uint64), inner.child.astype(np.uint64), inner.parent.astype(np.uint64))
+    stack = np.zeros(((n + LANES - 1) // LANES, int(outer.depth.max()) + 1, n_inner * LANES), array.dtype)
+    buffer = np.empty(n * _row_length(at_a_time * n_inner), array.dtype)
     inner_scale = inner_scale.astype(array.dtype)
     for start in range(0, n_steps, at_a_time):
         steps = slice(start, min(start + at_a_time, n_steps))
-        n_run = steps.stop - start
-        out = buffer[: n * n_run * n_inner].reshape(n, n_run, n_inner)
+        n_features = (steps.stop - start) * n_inner
+        length = _row_length(n_features)
+        out = buffer[: n * length].reshape(n, length)
+        out[:, n_features:] = 0
         scale = outer_scale[outer.folder[steps]].astype(array.dtype)
         program = (outer.leaf[steps], outer.depth[steps], outer.is_first[steps])
-        folder_sums(array, strides, leaf_offsets, program, edges, (scale, inner_scale), stack, out)
-        yield steps, out.reshape(n, -1)
+        folder_sums(array, strides, leaf_offsets, program, (inner.child, inner.parent), (scale, inner_scale[None,None]), stack, out)
+        yield steps, out
 
 
-def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], UInt[np.ndarray, " inner_leaf"]]:
+def _row_length(n_features: int) -> int:
+    """Features padded to an odd number of cache lines, since rows a power of two apart would evict each other."""
+    return (n_features + 15) // 16 // 2 * 32 + 16
+
+
+def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], Int[np.ndarray, " inner_leaf"]]:
     """Number of slices, strides of slices and of the outer axis, and offsets of the inner leaves."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     outer, *inner = (i for i in range(len(shape)) if i != axis)
     offsets = np.zeros(1, dtype=np.int64)
     for i in inner:
         offsets = (offsets[:, None] + np.arange(shape[i]) * strides[i]).ravel()
-    return shape[axis], (strides[axis], strides[outer]), offsets.astype(np.uint64)
+    return shape[axis], (strides[axis], strides[outer]), offsets
 
 
 def _unit_maximum(weights: Float[np.ndarray, " folder"]) -> tuple[Float[np.ndarray, " folder"], float]:
