@@ -142,7 +142,16 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
         raise InvalidValueError(
             f"mask hides every entry of {name}; True means missing: if it marks the entries to keep, pass ~mask"
         )
+    for axis in range(tensor.ndim):
+        first = tensor.narrow(axis, 0, 1)
+        if not is_shared(tensor, axis) and bool((tensor == first).all()):
+            tensor = first.expand(shape)
     return tensor
+
+
+def is_shared(mask: Bool[Tensor, "..."], axis: int) -> bool:
+    """Whether all slices along `axis` have the same mask, of those that `missing_entries` returns."""
+    return mask.stride(axis) == 0
 
 
 def _non_finite(tensor: Tensor, name: str, masked: bool) -> str:

@@ -8,8 +8,8 @@ from scipy.spatial.distance import pdist, squareform
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.geometry.emd import _ENTRIES_AT_A_TIME
-from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1
+from headtree.geometry import averages
+from headtree.geometry.kernels_cpu import add_pairwise_l1
 from headtree.trees.tree import PartitionTree
 from tests import oracles
 from tests.strategies import partition_trees
@@ -102,18 +102,51 @@ def test_pairwise_l1_equals_scipy(shape, dtype):
     assert not np.tril(total).any()
 
 
-def test_more_features_than_fit_in_one_run():
-    """Runs of outer folders must carry the unfinished sums over."""
-    x = np.random.default_rng(2).standard_normal((40, 90, 80))
-    trees = [PartitionTree.halving(90), PartitionTree.halving(80)]
-    n_features = len(trees[0].distinct) * len(trees[1].distinct)
-    assert n_features > 2 * max(_ENTRIES_AT_A_TIME // 40, BLOCK)
-    folders = [[f for level in range(t.n_levels) for f in t.folders(level)] for t in trees]
-    means = [np.stack([x[:, f].mean(axis=1) for f in folders[0]], axis=1)]
-    means = np.stack([means[0][:, :, f].mean(axis=2) for f in folders[1]], axis=2)
-    weights = np.outer(*[[len(f) / t.n_leaves for f in fs] for fs, t in zip(folders, trees, strict=True)])
-    features = (means * weights).reshape(40, -1)
-    np.testing.assert_allclose(ht.tree_emd(x, 0, trees), squareform(pdist(features, "cityblock")), rtol=1e-12)
+def dense_emd(x, axis, trees, missing):
+    """Weighted means over all pairs of nodes from products with membership matrices, then pair by pair."""
+    members = [np.concatenate([np.equal.outer(np.unique(k), k) for k in tree.labels]) * 1.0 for tree in trees]
+    weights = np.outer(*[m.mean(axis=1) for m in members]).ravel()
+    here = ~np.moveaxis(missing, axis, 0)
+    sums, counts = (
+        np.einsum("iab,ja,kb->ijk", v, *members).reshape(len(here), -1)
+        for v in (np.where(here, np.moveaxis(x, axis, 0), 0), here * 1.0)
+    )
+    means, present = sums / np.maximum(counts, 1), counts > 0
+    result = np.zeros((len(here), len(here)))
+    for i in range(len(here)):
+        both = present[i] & present
+        kept = both @ weights
+        terms = (np.abs(means[i] - means) * both) @ weights
+        with np.errstate(divide="ignore"):
+            result[i] = np.where(kept > 0, terms * weights.sum() / np.where(kept > 0, kept, 1), np.inf)
+    np.fill_diagonal(result, 0)
+    return result
+
+
+MASKS = {
+    "nothing": lambda rng, shape: np.zeros(shape, bool),
+    "anything": lambda rng, shape: rng.random(shape) < 0.5,
+    "shared by axis 0": lambda rng, shape: np.triu(np.ones(shape[1:], bool), 1),
+    "shared by axis 1": lambda rng, shape: rng.random((shape[0], 1, shape[2])) < 0.5,
+    "shared by axis 2": lambda rng, shape: rng.random((*shape[:2], 1)) < 0.5,
+    "shared by two axes": lambda rng, shape: rng.random((shape[1], 1)) < 0.5,
+}
+
+
+# Slices in whole bands of 16 and in a part of one, entries next to each other in memory along each of the axes,
+# and runs of outer folders that must carry unfinished sums over.
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(40, 35, 50), (16, 33, 48)])
+def test_many_slices_and_many_runs(shape, axis, mask, monkeypatch):
+    monkeypatch.setattr(averages, "_SUMS_AT_A_TIME", 1 << 12)
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(shape)
+    missing = mask(rng, shape)
+    trees = [PartitionTree.halving(n).take(rng.permutation(n)) for i, n in enumerate(shape) if i != axis]
+    expected = dense_emd(x, axis, trees, np.broadcast_to(missing, shape))
+    for given in (missing, np.broadcast_to(missing, shape).copy()):
+        np.testing.assert_allclose(ht.tree_emd(x, axis, trees, mask=given), expected, rtol=1e-10)
 
 
 def test_kind_of_array_is_kept():

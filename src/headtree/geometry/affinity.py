@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headtree import _checks
+
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
 #: Entries of a slice that are multiplied at a time, in float64: cosines of equal slices are then 1 to rounding,
@@ -61,17 +63,31 @@ def _products(
     """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², share of entries present."""
     n = values.shape[axis]
     products = torch.zeros(n, n, dtype=torch.float64)
-    if missing is None:
-        for block in _blocks(values, axis):
-            products += block @ block.T
-        return products, products.diagonal()[:, None].expand(n, n), torch.ones(n, n, dtype=torch.float64)
+    for block in _blocks(values, axis):
+        products.addmm_(block, block.T)
+    if missing is None or _checks.is_shared(missing, axis):
+        share = 1.0 if missing is None else 1 - float(missing.double().mean())
+        return products, products.diagonal()[:, None].expand(n, n), torch.full_like(products, share)
     powers, common = torch.zeros_like(products), torch.zeros_like(products)
+    squares, present = _squares(values, missing)
+    for block, here in zip(_blocks(squares, axis), _blocks(present, axis), strict=True):
+        powers.addmm_(block, here.T)
+        common.addmm_(here, here.T)
+    return products, powers, common * n / present.numel()
+
+
+def _squares(
+    values: Float[Tensor, "..."], missing: Bool[Tensor, "..."]
+) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
+    """Squares of the values and whether they are present, summed over an axis along which the mask is the same."""
     present = missing.logical_not()
-    for block, here in zip(_blocks(values, axis), _blocks(present, axis), strict=True):
-        products += block @ block.T
-        powers += block.square() @ here.T
-        common += here @ here.T
-    return products, powers, common * n / values.numel()
+    for axis in range(values.ndim):
+        if _checks.is_shared(missing, axis):
+            squares = torch.zeros(present.narrow(axis, 0, 1).shape, dtype=torch.float64)
+            for part in values.split(1, dim=axis):
+                squares += part.double().square()
+            return squares, present.narrow(axis, 0, 1)
+    return values.double().square(), present
 
 
 def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:

@@ -12,12 +12,14 @@ from torch import Tensor
 from headtree import _checks
 from headtree.errors import InvalidValueError
 from headtree.geometry.diffusion import Spectrum, spectrum
-from headtree.geometry.kernels_cpu import join_in_order
+from headtree.geometry.kernels_cpu import join_in_order, mean_distances, rounded_distances
 from headtree.trees.tree import PartitionTree
 
 #: Cluster distances under this share of the largest are zero, the others are rounded to as many digits, so
 #: that rounding errors do not decide ties.
 _DIGITS = 10
+#: Pairs for each cluster that are sorted first when clusters are joined.
+_PAIRS_FIRST = 4
 
 
 def flexible_tree(affinity: Any, tree_constant: float = 1.0) -> PartitionTree:
@@ -46,9 +48,8 @@ def flexible_tree_of(pairs: Spectrum, tree_constant: float) -> PartitionTree:
     levels = [np.arange(n)]
     time = 1.0
     while levels[-1].any():
-        points = pairs.functions * ratios**time
-        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
-        groups = join_clusters(_cluster_means(distances, levels[-1]), tree_constant)[0]
+        points = (pairs.functions * ratios**time).T.contiguous().numpy()
+        groups = join_clusters(mean_distances(points, levels[-1]), tree_constant)[0]
         levels.append(groups[levels[-1]])
         time = min(2 * time, 1e300)
     return PartitionTree(np.stack(levels[::-1]))
@@ -62,51 +63,27 @@ def join_clusters(
     A trial is (row, column, number of clusters in the column's group, accepted). The diagonal is not read.
     """
     n = len(distances)
-    off_diagonal = ~np.eye(n, dtype=bool)
-    rounded = _rounded(distances, off_diagonal)
-    no_trials = np.empty((0, 4), dtype=np.int64)
-    if n == 1 or np.ptp(rounded[off_diagonal]) == 0:
-        return np.zeros(n, dtype=np.int64), no_trials
-    rounded[~off_diagonal] = np.inf
+    rounded, smallest, largest = rounded_distances(np.ascontiguousarray(distances, dtype=np.float64), _DIGITS)
+    if smallest == largest:
+        return np.zeros(n, dtype=np.int64), np.empty((0, 4), dtype=np.int64)
     median = np.median(rounded)
     if median == 0:
         median = np.median(rounded[np.isfinite(rounded) & (rounded > 0)])
     # Trials go by rising distance, row, column. Those at the median and beyond only matter if nothing was joined
     # before, and then the first of them is accepted and is the last.
-    near = np.flatnonzero(rounded < median)
-    if len(near) == 0:
-        near = np.array([rounded.argmin()])
-    near = near[np.argsort(rounded.ravel()[near], kind="stable")]
-    rows, columns = np.divmod(near, n)
-    groups, trials = join_in_order(n, rows, columns, rounded.ravel()[near], median / tree_constant)
-    return np.unique(groups, return_inverse=True)[1], trials
-
-
-def _cluster_means(
-    distances: Float[Tensor, "leaf leaf"], labels: Int[np.ndarray, " leaf"]
-) -> Float[np.ndarray, "cluster cluster"]:
-    """Mean distance over all pairs of leaves of two clusters."""
-    n_clusters = int(labels.max()) + 1
-    if n_clusters == len(labels):
-        return distances.numpy()
-    members = torch.nn.functional.one_hot(torch.from_numpy(labels), n_clusters).to(distances.dtype)
-    members /= members.sum(dim=0)
-    return np.asarray((members.T @ distances @ members).numpy())
-
-
-def _rounded(
-    distances: Float[np.ndarray, "cluster cluster"], where: np.ndarray
-) -> Float[np.ndarray, "cluster cluster"]:
-    """Distances in units of the largest, to `_DIGITS` significant digits."""
-    largest = distances[where].max(initial=0.0)
-    if largest == 0:
-        return np.zeros_like(distances)
-    units = distances / largest
-    units[units < 10.0**-_DIGITS] = 0
-    with np.errstate(divide="ignore"):
-        exponents = np.where(units > 0, np.floor(np.log10(units)), 0)
-    scale = 10.0 ** (_DIGITS - 1 - exponents)
-    return np.asarray(np.round(units * scale) / scale)
+    state = np.arange(n), np.ones(n, dtype=np.int64), np.ones(n, dtype=bool)
+    if smallest >= median:
+        trials = [join_in_order(np.array([rounded.argmin()]), rounded, median / tree_constant, *state)]
+    else:
+        # most clusters find a partner among the nearest pairs: only the others' pairs are sorted further
+        place = min(_PAIRS_FIRST, n - 1) * n - 1
+        nearest = np.partition(rounded, place, axis=None)[place]
+        trials = []
+        for near in (rounded <= nearest, rounded > nearest):
+            left = np.flatnonzero(near & (rounded < median) & state[2][:, None])
+            left = left[np.argsort(rounded.ravel()[left], kind="stable")]
+            trials.append(join_in_order(left, rounded, median / tree_constant, *state))
+    return np.unique(state[0], return_inverse=True)[1], np.concatenate(trials)
 
 
 def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Generator | None = 0) -> PartitionTree:

@@ -21,6 +21,11 @@ TILE, BLOCK = 32, 1024
 # -- pairwise L1 ------------------------------------------------------------------------------------------------
 
 
+def padded_length(n_features: int) -> int:
+    """Features and zeros to an odd number of cache lines: rows a power of two apart would evict each other."""
+    return (n_features + 15) // 16 // 2 * 32 + 16
+
+
 def add_pairwise_l1(features: Float[np.ndarray, "row feature"], total: Float[np.ndarray, "row row"]) -> None:
     """Add ``sum(|features[i] - features[j]|)`` to ``total[i, j]`` for i < j.
 
@@ -51,18 +56,25 @@ def _add_tile(tile, features, total, one):  # type: ignore[no-untyped-def]
                             total[i + di, j + dj] += sums[di][dj]
 
 
+@numba.njit(cache=True, nogil=True)
+def _four(first, n):  # type: ignore[no-untyped-def]
+    """Four rows from the first, unsigned: loops need not ask if they count from the end. Past the last, that one."""
+    last = n - 1
+    return (
+        np.uint64(first),
+        np.uint64(min(first + 1, last)),
+        np.uint64(min(first + 2, last)),
+        np.uint64(min(first + 3, last)),
+    )
+
+
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
 def _l1_4x4(x, i, j, start, end, one):  # type: ignore[no-untyped-def]
-    """Sixteen distances at once: eight loads serve sixteen differences. Rows past the last repeat it.
-
-    Indices are unsigned: a compiled loop need not ask whether they count from the end.
-    """
-    last = len(x) - 1
-    i0, i1, i2, i3 = np.uint64(i), np.uint64(min(i + 1, last)), np.uint64(min(i + 2, last)), np.uint64(min(i + 3, last))
-    j0, j1, j2, j3 = np.uint64(j), np.uint64(min(j + 1, last)), np.uint64(min(j + 2, last)), np.uint64(min(j + 3, last))
-    zero = x.dtype.type(0)
-    s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = zero
-    s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = zero
+    """Sixteen distances at once: eight loads serve sixteen differences."""
+    i0, i1, i2, i3 = _four(i, len(x))
+    j0, j1, j2, j3 = _four(j, len(x))
+    s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = x.dtype.type(0)
+    s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = x.dtype.type(0)
     for k in range(np.uint64(start), np.uint64(end)):
         x0, x1, x2, x3 = x[i0, k], x[i1, k], x[i2, k], x[i3, k]
         y0, y1, y2, y3 = x[j0, k], x[j1, k], x[j2, k], x[j3, k]
@@ -176,21 +188,77 @@ def _write(sums, n_band, n_inner, first, begin, out):  # type: ignore[no-untyped
 # -- the flexible tree ------------------------------------------------------------------------------------------
 
 
+@numba.njit(cache=True, error_model="numpy")
+def mean_distances(points, labels):  # type: ignore[no-untyped-def]
+    """Mean Euclidean distance over all pairs of leaves of two clusters; `points` are (component, leaf)."""
+    n_clusters = labels.max() + 1
+    total = np.zeros((n_clusters, n_clusters))
+    sizes = np.zeros(n_clusters)
+    distances = np.empty(len(labels))
+    for i in range(len(labels)):
+        sizes[labels[i]] += 1
+        for j in range(i):
+            distances[j] = 0
+        for component in range(len(points)):
+            row = points[component]
+            for j in range(i):
+                distances[j] += (row[i] - row[j]) ** 2
+        for j in range(i):
+            distances[j] = np.sqrt(distances[j])
+        for j in range(i):
+            total[labels[i], labels[j]] += distances[j]
+    for a in range(n_clusters):
+        for b in range(a):
+            total[a, b] = total[b, a] = (total[a, b] + total[b, a]) / (sizes[a] * sizes[b])
+    return total
+
+
+@numba.njit(cache=True, error_model="numpy")
+def rounded_distances(distances, n_digits):  # type: ignore[no-untyped-def]
+    """Distances in units of the largest, to so many significant digits; the smallest and the largest of them.
+
+    Those under ``10**-n_digits`` are zero. The diagonal is not read, and is infinite in the result.
+    """
+    n = len(distances)
+    unit = 0.0
+    for a in range(n):
+        for b in range(n):
+            if a != b:
+                unit = max(unit, distances[a, b])
+    result = np.full((n, n), np.inf)
+    smallest, largest = (1.0, 0.0) if n > 1 else (0.0, 0.0)
+    for a in range(n):
+        for b in range(n):
+            if a != b:
+                value = distances[a, b] / unit if unit > 0 else 0.0
+                digits, power = n_digits, 0.1
+                while digits < 2 * n_digits and value < power:
+                    digits += 1
+                    power = 10.0 ** (n_digits - 1 - digits)
+                scale = 10.0**digits
+                value = np.rint(value * scale) / scale if digits < 2 * n_digits else 0.0
+                result[a, b] = value
+                smallest, largest = min(smallest, value), max(largest, value)
+    return result, smallest, largest
+
+
 @numba.njit(cache=True)
-def join_in_order(n, rows, columns, distances, limit):  # type: ignore[no-untyped-def]
-    """Join clusters pair by pair on one level of the flexible tree; a group is named by its smallest cluster."""
-    group = np.arange(n)
-    size = np.ones(n, np.int64)  # of the group with this name
-    may_start = np.ones(n, np.bool_)
-    trials = np.empty((len(rows), 4), np.int64)
+def join_in_order(pairs, distances, limit, group, size, may_start):  # type: ignore[no-untyped-def]
+    """Join clusters pair by pair on one level of the flexible tree.
+
+    `pairs` are (row, column) as ``row * n + column``. A group is named by its smallest cluster; `group` of each
+    cluster, `size` of the group with each name and whether a cluster `may_start` a join are updated.
+    """
+    n = len(group)
+    trials = np.empty((len(pairs), 4), np.int64)
     n_trials = 0
-    for k in range(len(rows)):
-        row, column = rows[k], columns[k]
+    for k in range(len(pairs)):
+        row, column = pairs[k] // n, pairs[k] % n
         if not may_start[row]:
             continue
         name = group[column]
         members = size[name]
-        accepted = members == 1 or distances[k] < limit * 2.0 ** (1 - members)
+        accepted = members == 1 or distances[row, column] < limit * 2.0 ** (1 - members)
         trials[n_trials, 0] = row
         trials[n_trials, 1] = column
         trials[n_trials, 2] = members
@@ -206,4 +274,4 @@ def join_in_order(n, rows, columns, distances, limit):  # type: ignore[no-untype
                     if group[cluster] == name:
                         group[cluster] = row
                 size[row] = size[name]
-    return group, trials[:n_trials]
+    return trials[:n_trials]
