@@ -114,7 +114,10 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
 
 
 def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor, "..."] | None:
-    """`mask` as a tensor broadcast to `shape`, or None if it hides nothing."""
+    """`mask` as a tensor broadcast to `shape`, or None if it hides nothing.
+
+    Along axes whose slices have equal masks it has stride 0: see `is_shared`.
+    """
     if mask is None:
         return None
     if isinstance(mask, Tensor):
@@ -136,22 +139,27 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
         raise InvalidValueError(
             f"mask must broadcast to the shape of {name}, {shape}, got {tuple(tensor.shape)}"
         ) from None
+    for axis in range(tensor.ndim):
+        first = tensor.narrow(axis, 0, 1)
+        if is_shared(tensor, axis) or bool((tensor == first).all()):
+            tensor = first
     if not tensor.any():
         return None
     if tensor.all():
         raise InvalidValueError(
             f"mask hides every entry of {name}; True means missing: if it marks the entries to keep, pass ~mask"
         )
-    for axis in range(tensor.ndim):
-        first = tensor.narrow(axis, 0, 1)
-        if not is_shared(tensor, axis) and bool((tensor == first).all()):
-            tensor = first.expand(shape)
-    return tensor
+    return tensor.expand(shape)
 
 
 def is_shared(mask: Bool[Tensor, "..."], axis: int) -> bool:
     """Whether all slices along `axis` have the same mask, of those that `missing_entries` returns."""
     return mask.stride(axis) == 0
+
+
+def unshared(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """`mask` with one index along every axis whose slices share it."""
+    return mask[tuple(slice(0, 1) if is_shared(mask, axis) else slice(None) for axis in range(mask.ndim))]
 
 
 def _non_finite(tensor: Tensor, name: str, masked: bool) -> str:

@@ -137,9 +137,10 @@ MASKS = {
 # and runs of outer folders that must carry unfinished sums over.
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(40, 35, 50), (16, 33, 48)])
-def test_many_slices_and_many_runs(shape, axis, mask, monkeypatch):
-    monkeypatch.setattr(averages, "_SUMS_AT_A_TIME", 1 << 12)
+@pytest.mark.parametrize(("shape", "at_a_time"), [((40, 35, 50), 1 << 14), ((16, 33, 48), 1)])
+def test_many_slices_and_many_runs(shape, at_a_time, axis, mask, monkeypatch):
+    monkeypatch.setattr(averages, "_SUMS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(averages, "BLOCK", 1)
     rng = np.random.default_rng(2)
     x = rng.standard_normal(shape)
     missing = mask(rng, shape)

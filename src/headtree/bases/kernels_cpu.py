@@ -10,10 +10,12 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree.geometry.kernels_cpu import one_at_a_time
+from headtree.geometry.threads import for_each_task
 
 #: Bytes of the block of fibres that a thread transforms at a time: it stays in a core's second-level cache.
 _BLOCK_BYTES = 1 << 18
+#: Tasks that the blocks are dealt into: enough for all threads to end together.
+_TASKS = 32
 
 
 def rotate(
@@ -25,24 +27,29 @@ def rotate(
     out: Float[np.ndarray, "outer output inner"],
 ) -> None:
     """Take every fibre along the middle axis through the steps: see `Rotations`."""
-    n_inner = values.shape[2]
+    n_outer, _, n_inner = values.shape
     width = max(8, _BLOCK_BYTES // (values.itemsize * values.shape[1]) // 8 * 8)
-    with one_at_a_time:
-        if n_inner == 1:
-            _rotate_rows(values[:, :, 0], *pairs, *angles, row_in, row_out, width, out[:, :, 0])
-        else:
-            _rotate_columns(values, *pairs, *angles, row_in, row_out, min(width, n_inner), out)
+    steps = (*pairs, *angles, row_in, row_out)
+    if n_inner == 1:
+        n_tasks = min(_TASKS, (n_outer + width - 1) // width)
+        for_each_task(_rotate_rows, n_tasks, n_tasks, values[:, :, 0], *steps, width, out[:, :, 0])
+    else:
+        width = min(width, n_inner)
+        n_tasks = min(_TASKS, n_outer * ((n_inner + width - 1) // width))
+        for_each_task(_rotate_columns, n_tasks, n_tasks, values, *steps, width, out)
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
-def _rotate_columns(values, first, second, cos, sin, row_in, row_out, width, out):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _rotate_columns(  # type: ignore[no-untyped-def]
+    task, n_tasks, values, first, second, cos, sin, row_in, row_out, width, out
+):
     """Fibres along the middle axis; neighbouring fibres are next to each other in memory."""
     n_outer, n, n_inner = values.shape
     n_blocks = (n_inner + width - 1) // width
-    for task in numba.prange(n_outer * n_blocks):
-        outer, start = task // n_blocks, task % n_blocks * width
+    block = np.empty((n, width), values.dtype)
+    for item in range(task * n_outer * n_blocks // n_tasks, (task + 1) * n_outer * n_blocks // n_tasks):
+        outer, start = item // n_blocks, item % n_blocks * width
         end = min(start + width, n_inner)
-        block = np.empty((n, width), values.dtype)
         for i in range(n):
             block[row_in[i], : end - start] = values[outer, i, start:end]
         _rotate_block(block, end - start, first, second, cos, sin)
@@ -50,14 +57,17 @@ def _rotate_columns(values, first, second, cos, sin, row_in, row_out, width, out
             out[outer, i, start:end] = block[row_out[i], : end - start]
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
-def _rotate_rows(values, first, second, cos, sin, row_in, row_out, width, out):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _rotate_rows(  # type: ignore[no-untyped-def]
+    task, n_tasks, values, first, second, cos, sin, row_in, row_out, width, out
+):
     """Fibres along the last axis: transposed in blocks, so that each step still runs over neighbours."""
     n_fibres, n = values.shape
-    for task in numba.prange((n_fibres + width - 1) // width):
-        start = task * width
+    n_blocks = (n_fibres + width - 1) // width
+    block = np.empty((n, width), values.dtype)
+    for item in range(task * n_blocks // n_tasks, (task + 1) * n_blocks // n_tasks):
+        start = item * width
         count = min(width, n_fibres - start)
-        block = np.empty((n, width), values.dtype)
         for fibre in range(count):
             for i in range(n):
                 block[row_in[i], fibre] = values[start + fibre, i]
@@ -67,7 +77,7 @@ def _rotate_rows(values, first, second, cos, sin, row_in, row_out, width, out): 
                 out[start + fibre, i] = block[row_out[i], fibre]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", nogil=True)
 def _rotate_block(block, width, first, second, cos, sin):  # type: ignore[no-untyped-def]
     for step in range(len(first)):
         p, q, c, s = block[first[step]], block[second[step]], cos[step], sin[step]

@@ -66,7 +66,7 @@ def _products(
     for block in _blocks(values, axis):
         products.addmm_(block, block.T)
     if missing is None or _checks.is_shared(missing, axis):
-        share = 1.0 if missing is None else 1 - float(missing.double().mean())
+        share = 1.0 if missing is None else 1 - float(_checks.unshared(missing).double().mean())
         return products, products.diagonal()[:, None].expand(n, n), torch.full_like(products, share)
     powers, common = torch.zeros_like(products), torch.zeros_like(products)
     squares, present = _squares(values, missing)

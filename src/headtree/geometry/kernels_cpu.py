@@ -185,6 +185,23 @@ def _write(sums, n_band, n_inner, first, begin, out):  # type: ignore[no-untyped
             out[first + i, begin + k] = sums[k * LANES + i]
 
 
+def add_magnitudes(
+    features: Float[np.ndarray, "row feature"], n_steps: int, total: Float[np.ndarray, "row inner"]
+) -> None:
+    """Add moduli of what `folder_sums` makes to `total`, over all outer folders."""
+    n_tasks = (len(total) + LANES - 1) // LANES
+    for_each_task(_add_magnitudes, n_tasks, features, n_steps, total)
+
+
+@numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
+def _add_magnitudes(task, features, n_steps, total):  # type: ignore[no-untyped-def]
+    n_inner = total.shape[1]
+    for i in range(task * LANES, min((task + 1) * LANES, len(total))):
+        for step in range(n_steps):
+            for k in range(n_inner):
+                total[i, k] += abs(features[i, step * n_inner + k])
+
+
 # -- the flexible tree ------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.geometry.averages import FolderSums, Products
-from headtree.geometry.kernels_cpu import add_pairwise_l1
+from headtree.geometry.kernels_cpu import add_magnitudes, add_pairwise_l1
 
 
 def masked_emd(
@@ -25,7 +25,7 @@ def masked_emd(
     runs = products.runs(n)
     sums = FolderSums(values, axis, products, runs[0].stop)
     counts = _Counts(missing, axis, products, runs[0].stop, values.dtype)
-    total, lack = np.zeros((n, n)), _Lack(n, products)
+    total, lack = np.zeros((n, n)), _Lack(n, products, counts.share_outer)
     for steps in runs:
         n_present, outer_mean = counts.make(steps)
         is_present = n_present > 0
@@ -34,11 +34,12 @@ def masked_emd(
         add_pairwise_l1(features, total)
         lack.add(steps, features, is_present)
     everything = torch.from_numpy(total + total.T)
-    sums_of_both = everything - lack.lacking - lack.lacking.T
+    lacking, kept = lack.result()
+    sums_of_both = everything - lacking - lacking.T
     # the terms round in their own dtype: what is left of a sum that cancels is zero
     sums_of_both[sums_of_both <= 16 * torch.finfo(values.dtype).eps * everything] = 0
-    distances = sums_of_both * float(products.outer_weight.sum() * products.inner_weight.sum()) / lack.kept
-    distances[lack.kept == 0] = torch.inf
+    distances = sums_of_both * float(products.outer_weight.sum() * products.inner_weight.sum()) / kept
+    distances[kept == 0] = torch.inf
     return distances.fill_diagonal_(0)
 
 
@@ -55,40 +56,42 @@ class _Counts:
     ) -> None:
         outer_axis = 1 if axis == 0 else 0
         self._products = products
-        self._of_outer_leaf: np.ndarray | None = None
+        self.share_outer = False  #: whether there is one step for all outer folders
         present = missing.logical_not()
         if _checks.is_shared(missing, axis):
             present = present.narrow(axis, 0, 1)
         elif _checks.is_shared(missing, outer_axis):
-            one_leaf = FolderSums(
-                present.narrow(outer_axis, 0, 1).to(dtype), axis, products.with_one_outer_leaf(), 1
-            )
-            self._of_outer_leaf = self._run(one_leaf, slice(0, 1))
-            return
+            self.share_outer = True
+            present, products = present.narrow(outer_axis, 0, 1), products.with_one_outer_leaf()
         self._sums = FolderSums(present.to(dtype), axis, products, longest_run)
+        if self.share_outer:
+            self._of_outer_leaf = self._run(slice(0, 1))
 
     def make(
         self, steps: slice
     ) -> tuple[Float[np.ndarray, "slice_or_1 step_or_1 inner"], Float[np.ndarray, " step"]]:
         """Counts, and weights of the outer folders, divided by what the counts leave out."""
         weight, size = self._products.outer_weight[steps], self._products.outer_size[steps]
-        if self._of_outer_leaf is not None:
+        if self.share_outer:
             return self._of_outer_leaf, weight / size
-        return self._run(self._sums, steps), weight
+        return self._run(steps), weight
 
-    def _run(self, sums: FolderSums, steps: slice) -> Float[np.ndarray, "slice_or_1 step inner"]:
+    def _run(self, steps: slice) -> Float[np.ndarray, "slice_or_1 step inner"]:
         n_steps, n_inner = steps.stop - steps.start, len(self._products.inner_size)
-        counts = sums.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))
+        counts = self._sums.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))
         return counts[:, : n_steps * n_inner].reshape(len(counts), n_steps, n_inner)
 
 
 class _Lack:
     """What a pair of slices does not share, summed over runs."""
 
-    def __init__(self, n: int, products: Products) -> None:
+    def __init__(self, n: int, products: Products, share_outer: bool) -> None:
         self._products = products
-        self.lacking = torch.zeros(n, n, dtype=torch.float64)  #: |a'| (1 - p_b)
-        self.kept = torch.zeros(n, n, dtype=torch.float64)  #: (w p_a) p_b
+        self._share_outer = share_outer
+        self._lacking = torch.zeros(n, n, dtype=torch.float64)
+        self._kept = torch.zeros(n, n, dtype=torch.float64)
+        self._magnitudes = np.zeros((n, len(products.inner_weight)))  # summed over outer folders that share presence
+        self._present: Bool[np.ndarray, "slice inner"] | None = None
 
     def add(
         self,
@@ -98,20 +101,31 @@ class _Lack:
     ) -> None:
         """Add the folders of a run; presence may be the same for all slices, or for all outer folders."""
         outer, inner = self._products.outer_weight[steps], self._products.inner_weight
-        n_steps, n_inner = len(outer), len(inner)
         if len(is_present) == 1:
-            self.kept += float((outer @ is_present[0] * inner).sum())
-            return
-        magnitudes = torch.from_numpy(features)[:, : n_steps * n_inner].abs()
-        if is_present.shape[1] == 1:
-            magnitudes = magnitudes.view(-1, n_steps, n_inner).sum(dim=1)
-            weights = outer.sum() * inner
+            self._kept += float(outer @ np.broadcast_to(is_present[0], (len(outer), len(inner))) @ inner)
+        elif self._share_outer:
+            add_magnitudes(features, len(outer), self._magnitudes)
+            self._present = is_present[:, 0]
         else:
-            weights = np.outer(outer, inner).ravel()
-        present = torch.from_numpy(is_present).flatten(1).to(magnitudes.dtype)
-        weights = torch.from_numpy(weights).to(magnitudes.dtype)
-        by_all = present.amin(dim=0) > 0  # folders that no slice lacks
-        self.kept += weights[by_all].sum().double()
-        present, weights = present[:, ~by_all], weights[~by_all]
-        self.lacking += magnitudes[:, ~by_all] @ (1 - present).T
-        self.kept += (present * weights) @ present.T
+            magnitudes = np.abs(features[:, : len(outer) * len(inner)])
+            self._add_products(magnitudes, is_present.reshape(len(features), -1), np.outer(outer, inner).ravel())
+
+    def result(self) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
+        """|a'| (1 - p_b) and (w p_a) p_b of all pairs."""
+        if self._present is not None:
+            weights = self._products.outer_weight.sum() * self._products.inner_weight
+            self._add_products(self._magnitudes, self._present, weights)
+        return self._lacking, self._kept
+
+    def _add_products(
+        self,
+        magnitudes: Float[np.ndarray, "slice folder"],
+        is_present: Bool[np.ndarray, "slice folder"],
+        weights: Float[np.ndarray, " folder"],
+    ) -> None:
+        some_lack = ~is_present.all(axis=0)
+        self._kept += float(weights[~some_lack].sum())
+        sizes = torch.from_numpy(magnitudes[:, some_lack])
+        present = torch.from_numpy(is_present[:, some_lack]).to(sizes.dtype)
+        self._lacking += sizes @ (1 - present).T
+        self._kept += (present * torch.from_numpy(weights[some_lack]).to(sizes.dtype)) @ present.T

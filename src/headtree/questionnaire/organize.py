@@ -165,7 +165,7 @@ class _Loop:
     def _note_hidden_slices(self, missing: Bool[Tensor, "..."]) -> None:
         for axis, name in enumerate(self.names):
             others = [i for i in range(missing.ndim) if i != axis]
-            n_hidden = int(missing.amin(dim=others).sum())
+            n_hidden = int(_checks.unshared(missing).amin(dim=others).sum())
             if n_hidden:
                 self.notes[f"{n_hidden} slices along {name} are wholly missing and stand alone"] = None
 
