@@ -2,8 +2,8 @@
 
 import time
 
-import numba
 import numpy as np
+import torch
 from scipy.spatial.distance import pdist, squareform
 
 import headtree as ht
@@ -23,11 +23,11 @@ def main(check: bool = False) -> None:
 def kernel(n, n_features):
     x = np.random.default_rng(0).random((n, n_features)).astype(np.float32)
     ours = lambda: add_pairwise_l1(x, np.zeros((n, n)))  # noqa: E731
-    all_threads = numba.get_num_threads()
+    all_threads = torch.get_num_threads()
     ours()
-    numba.set_num_threads(1)
+    torch.set_num_threads(1)
     one = seconds(ours)
-    numba.set_num_threads(all_threads)
+    torch.set_num_threads(all_threads)
     many = seconds(ours)
     scipy = seconds(lambda: pdist(x, "cityblock"), repeats=2)
     rate = n * (n - 1) / 2 * n_features / one / 1e9

@@ -108,7 +108,7 @@ def dense_emd(x, axis, trees, missing):
     weights = np.outer(*[m.mean(axis=1) for m in members]).ravel()
     here = ~np.moveaxis(missing, axis, 0)
     sums, counts = (
-        np.einsum("iab,ja,kb->ijk", v, *members).reshape(len(here), -1)
+        np.einsum("iab,ja,kb->ijk", v, *members, optimize=True).reshape(len(here), -1)
         for v in (np.where(here, np.moveaxis(x, axis, 0), 0), here * 1.0)
     )
     means, present = sums / np.maximum(counts, 1), counts > 0

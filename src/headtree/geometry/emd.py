@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from headtree import _checks
@@ -19,6 +19,7 @@ from headtree.geometry.masked import masked_emd
 from headtree.trees.tree import PartitionTree
 
 Weights = Literal["levels", "distinct"]
+
 
 def tree_emd(
     x: Any,

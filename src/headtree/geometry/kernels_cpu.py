@@ -10,7 +10,14 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree.geometry.instructions import LANES, add_lanes, copy_lanes, difference, transpose_lanes, use_wide_vectors
+from headtree.geometry.instructions import (
+    LANES,
+    add_lanes,
+    copy_lanes,
+    difference,
+    transpose_lanes,
+    use_wide_vectors,
+)
 from headtree.geometry.threads import for_each_task
 
 #: Rows of a tile of the distance matrix that one thread finishes, and features it reads at a time: eight rows of
