@@ -146,8 +146,8 @@ def test_many_slices_and_many_runs(shape, at_a_time, axis, mask, monkeypatch):
     missing = mask(rng, shape)
     trees = [PartitionTree.halving(n).take(rng.permutation(n)) for i, n in enumerate(shape) if i != axis]
     expected = dense_emd(x, axis, trees, np.broadcast_to(missing, shape))
-    for given in (missing, np.broadcast_to(missing, shape).copy()):
-        np.testing.assert_allclose(ht.tree_emd(x, axis, trees, mask=given), expected, rtol=1e-10)
+    for same in (missing, np.broadcast_to(missing, shape).copy()):
+        np.testing.assert_allclose(ht.tree_emd(x, axis, trees, mask=same), expected, rtol=1e-10)
 
 
 def test_kind_of_array_is_kept():

@@ -65,7 +65,7 @@ def _add_tile(tile, features, total, one):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _four(first, n):  # type: ignore[no-untyped-def]
-    """Four rows from the first, unsigned: loops need not ask if they count from the end. Past the last, that one."""
+    """Four rows from the first; past the last, that one. Unsigned indices are not asked if they count from the end."""
     last = n - 1
     return (
         np.uint64(first),
@@ -123,8 +123,8 @@ def folder_sums(
     leaf_offsets[inner leaf]`` of `array`. `steps` are outer folders in post-order: the leaf if the folder is one
     (else -1), the depth on the path from the root, and whether it is the first of its siblings. Inner folders begin
     with the single leaves; `edges` are all their (child, parent) pairs, every folder as parent before as child.
-    `stack` carries the unfinished sums on the path from one run to the next: LANES rows at a time, that stand next to
-    each other, so that one instruction adds for all of them. The sum over outer folder `step` and inner folder i
+    `stack` carries the unfinished sums on the path from one run to the next, for LANES rows that stand next to each
+    other, so that one instruction adds for all of them. The sum over outer folder `step` and inner folder i
     becomes column ``step * inner + i`` of `out`, times ``scales[0][step] * scales[1][row, step, i]``.
     """
     for_each_task(_sum_band, len(stack), array, *strides, leaf_offsets, *steps, *edges, *scales, stack, out)

@@ -90,9 +90,7 @@ class _Lack:
         self._share_outer = share_outer
         self._lacking = torch.zeros(n, n, dtype=torch.float64)
         self._kept = torch.zeros(n, n, dtype=torch.float64)
-        self._magnitudes = np.zeros(
-            (n, len(products.inner_weight))
-        )  # summed over outer folders that share presence
+        self._magnitudes = np.zeros((n, len(products.inner_weight)))  # of outer folders that share presence
         self._present: Bool[np.ndarray, "slice inner"] | None = None
 
     def add(
