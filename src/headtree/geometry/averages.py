@@ -23,8 +23,8 @@ _SUMS_AT_A_TIME = 1 << 21
 class Products:
     """Products of an outer folder, of the first tree, and of an inner one, of all the others together.
 
-    Outer folders are steps in post-order, so that unfinished sums stand on one path to the root. Inner folders begin
-    with the single leaves.
+    Outer folders are steps in post-order, so that unfinished sums stand on one path to the root. Inner folders
+    begin with the single leaves.
     """
 
     leaf: Int[np.ndarray, " outer"]  #: -1 for folders of several leaves

@@ -65,7 +65,7 @@ def _add_tile(tile, features, total, one):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _four(first, n):  # type: ignore[no-untyped-def]
-    """Four rows from the first; past the last, that one. Unsigned indices are not asked if they count from the end."""
+    """Four rows from the first; past the last, that one. Unsigned, so as not to count from the end."""
     last = n - 1
     return (
         np.uint64(first),
