@@ -1,5 +1,5 @@
 # make test   the environment, then everything that must hold
-# make demo   the environment, then a first look at what headtree does
+# make demo   the environment, then two trained networks, organized: see runs/demo-txl/report.html
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -27,6 +27,7 @@ $(STAMP): pyproject.toml constraints.txt tests/requirements-no-deps.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/requirements-no-deps.txt
+	$(BIN)/python -m headtree.pipeline.warm
 	touch $@
 
 clean:

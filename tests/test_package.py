@@ -29,14 +29,6 @@ def test_help_needs_nothing_heavy():
     assert run(sys.executable, "-c", code).stdout.strip() == "[]"
 
 
-def test_demo_finds_what_was_planted():
-    result = run(sys.executable, "-m", "headtree", "demo")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("4 of 4 planted groups") == 3
-    assert result.stderr == ""
-    assert run(sys.executable, "-m", "headtree", "--version").stdout == f"headtree {ht.__version__}\n"
-
-
 def test_python_in_the_readme_runs_as_printed():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert blocks

@@ -1,21 +1,39 @@
-"""The command line: the only module that prints."""
+"""The command line: `headtree --help` lists what there is; the commands themselves live in their packages."""
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
 import headtree as ht
 from headtree.networks.cli import train
+from headtree.pipeline.cli import demo, organize, report, run
+
+_HELP = """Show how a transformer's attention, or any array, is organized.
+
+\b
+headtree demo                                       two trained networks, offline, in about a minute
+headtree run bert-base-uncased --text book.txt      any transformer on your text
+headtree run ./my-vit --images photos --kind probs  … or on your images
+headtree organize measurement.npy                   any array of two or more axes
+headtree report runs/demo-txl                       draw a run again
+
+A run is a folder: attention.zarr and organization.zarr (open with xarray), heads.csv, layers.csv, measures.json,
+figures/, report.html, and run.json with everything that is needed to make it again. In Python:
+headtree.open_run("runs/demo-txl"). Whatever stops a command, the same command goes on where it stopped.
+
+Exit codes: 0 done; 2 the input is wrong; 3 the output folder is in use or holds something else; 4 the system
+refused (full disk, missing rights); 130 interrupted.
+"""
 
 app = typer.Typer(
     name="headtree",
-    help="Show how a transformer's attention, or any array, is organized.",
+    help=_HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
@@ -34,38 +52,8 @@ def _options(
     pass
 
 
-@app.command()
-def demo() -> None:
-    """Organize an array whose hidden order is known, and say what was found."""
-    from headtree.attention.synthetic import planted_array
-
-    names = ("sensor", "time", "trial")
-    planted = planted_array((96, 128, 64), branching=(4, 3), noise=0.5)
-    typer.echo(
-        "A 3-way measurement, 96 sensors × 128 times × 64 trials. On every axis 12 families in 4 groups were\n"
-        "planted, the slices shuffled, and noise added. headtree sees only the shuffled array."
-    )
-    start = time.perf_counter()
-    org = ht.organize_array(planted.values, names=names)
-    seconds = time.perf_counter() - start
-    typer.echo(f"\nOrganized in {seconds:.2f} s; {org.status}.\n")
-    for axis, name in enumerate(names):
-        found = {
-            folder.tobytes()
-            for level in range(org.trees[axis].n_levels)
-            for folder in org.trees[axis].folders(level)
-        }
-        counts = []
-        for level, word in ((1, "groups"), (2, "families")):
-            folders = planted.trees[axis].folders(level)
-            counts.append(
-                f"{sum(folder.tobytes() in found for folder in folders)} of {len(folders)} planted {word}"
-            )
-        typer.echo(f"  {name:7} {' and '.join(counts)} are folders of the tree found")
-    typer.echo("\nYour own array: headtree.organize_array(x).trees; see README.md.")
-
-
-app.command()(train)
+for _command in (demo, run, organize, report, train):
+    app.command()(_command)
 
 
 def main() -> None:

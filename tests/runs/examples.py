@@ -40,6 +40,6 @@ def tensors(n_inputs=3, kind="scores", n_layers=4, n_per_layer=5, n_tokens=(18, 
     return result
 
 
-def small_run(path: Path, n_inputs=3, kind="scores", **options) -> ht.Run:
-    """A finished run of 20 heads in 4 layers: capture, organize and measure done, no figures, no page."""
-    return make_run(TensorSource(tensors(n_inputs, kind, **options)), path, measures=QUICK)
+def small_run(path: Path, n_inputs=3, kind="scores", draw=False, **options) -> ht.Run:
+    """A run of 20 heads in 4 layers, all steps done but, unless asked for, the drawing."""
+    return make_run(TensorSource(tensors(n_inputs, kind, **options)), path, measures=QUICK, draw=draw)

@@ -119,7 +119,7 @@ def test_one_input_has_a_tree_without_support(tmp_path):
     assert run.consensus.tree == run.organization[0].trees.head
     assert run.attention[0].mask is None
     assert "stability" not in run.measures
-    assert "invariance_distance" not in run.heads
+    assert "invariance" not in run.measures
 
 
 @pytest.mark.parametrize("att", [families(0), noise(1), ht.AttentionTensor.from_array(np.ones((3, 4, 5)))])

@@ -1,20 +1,27 @@
-"""Tensors that others made: .npy, .npz, .safetensors, .pt and .mat, never pickle."""
+"""Tensors and arrays that others made: .npy, .npz, .safetensors, .pt, .mat, .csv and Zarr, never pickle."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from headtree.attention.paths import checked_path, exists
+from headtree.attention.paths import checked_path, exists, unusable
 from headtree.attention.tensor import AttentionTensor, Kind
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 _AXES = "hqk"
+_COUNTS = {2: "two", 3: "three"}
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+#: Cells of a table that say that an entry is missing.
+_EMPTY = ("", "nan", "NaN", "NA", "N/A", "null")
+
+T = TypeVar("T")
 
 
 def load_tensor(
@@ -54,24 +61,111 @@ def load_tensor(
     if source.is_dir():
         _check_nothing_else(source, axes, name, kind, heads_per_layer, mask)
         return AttentionTensor.open(source)
-    reader = _READERS.get(source.suffix.lower())
-    if reader is None:
-        raise InvalidValueError(
-            f"path must end in one of {', '.join(sorted(_READERS))}, got {source.name}; "
-            "read it yourself and pass the array to AttentionTensor.from_array"
-        )
-    try:
-        found = reader(source)
-    except Exception as error:  # each format has its own errors for a damaged file
-        raise InvalidValueError(
-            f"{source} cannot be read as {source.suffix}: {type(error).__name__}: {error}; files with pickled "
-            "objects are refused on purpose, a damaged file must be written again"
-        ) from error
-    array = _chosen(found, name, source)
+    array = _chosen(_found(source), name, source, min_axes=3)
     values, n_per_layer = _ordered(array, axes, source)
     if n_per_layer is not None and heads_per_layer is not None:
         raise InvalidTypeError("heads_per_layer must not be given where axes has a layer axis 'l'")
     return AttentionTensor.from_array(values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedArray:
+    """An array from a file, with what the file says of its slices."""
+
+    values: Any  #: numpy array or tensor
+    labels: tuple[tuple[str, ...] | None, ...]  #: names of the slices of each axis, where the file has them
+    axes: tuple[str, ...] | None = None  #: names of the axes, where the file has them
+
+
+def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> LoadedArray:
+    """Read any array of two or more axes that another program wrote.
+
+    Parameters
+    ----------
+    path : path
+        A file that `load_tensor` reads, a .csv or .tsv table, whose first row and column may be names, or a folder
+        in Zarr's format.
+    name : str, optional
+        Which array, where there are several.
+    """
+    source = checked_path(path)
+    if not exists(source):
+        raise InvalidValueError(f"path must name a file, but {source} does not exist; check the path")
+    if source.suffix.lower() in _SEPARATORS and not source.is_dir():
+        return _read_guarded(_read_csv, source)
+    if source.is_dir():
+        return _chosen_from_zarr(source, name)
+    values = _chosen(_found(source), name, source, min_axes=2)
+    return LoadedArray(values, (None,) * len(values.shape))
+
+
+def _found(source: Path) -> Mapping[str, Any]:
+    reader = _READERS.get(source.suffix.lower())
+    if reader is None:
+        raise InvalidValueError(
+            f"path must end in one of {', '.join(sorted(_READERS))}, got {source.name}; "
+            "read it yourself and pass the array to AttentionTensor.from_array or organize_array"
+        )
+    return _read_guarded(reader, source)
+
+
+def _read_guarded(reader: Callable[[Path], T], source: Path) -> T:
+    try:
+        return reader(source)
+    except Exception as error:  # each format has its own errors for a damaged file
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unusable(source, "read", error) from error
+        raise InvalidValueError(
+            f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {error}; files with "
+            "pickled objects are refused on purpose, a damaged file must be written again"
+        ) from error
+
+
+def _read_csv(path: Path) -> LoadedArray:
+    """A table of numbers; what is empty is nan. A first row or column that holds words names columns or rows."""
+    import pandas as pd
+
+    table = pd.read_csv(path, sep=_SEPARATORS[path.suffix.lower()], header=None, dtype=str, keep_default_na=False)
+    words = table.map(lambda cell: not _is_number(cell))
+    has_header = bool(words.iloc[0, 1:].all()) and len(table) > 1
+    rows = table.iloc[int(has_header) :]
+    has_index = bool(words.iloc[int(has_header) :, 0].all()) and table.shape[1] > 1
+    cells = rows.iloc[:, int(has_index) :]
+    numbers = [[np.nan if cell.strip() in _EMPTY else float(cell) for cell in row] for row in cells.to_numpy()]
+    return LoadedArray(
+        np.array(numbers, dtype=np.float64),
+        (
+            tuple(map(str, rows.iloc[:, 0])) if has_index else None,
+            tuple(map(str, table.iloc[0, int(has_index) :])) if has_header else None,
+        ),
+    )
+
+
+def _is_number(cell: str) -> bool:
+    if cell.strip() in _EMPTY:
+        return True
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
+    import zarr
+
+    def read(path: Path) -> Mapping[str, Any]:
+        node = zarr.open(path, mode="r")
+        return dict(node.arrays()) if isinstance(node, zarr.Group) else {path.stem: node}
+
+    found = _read_guarded(read, folder)
+    values = _chosen(found, name, folder, min_axes=2, kinds="fiub")
+    axes = getattr(values.metadata, "dimension_names", None)
+    return LoadedArray(
+        _read_guarded(lambda _: np.asarray(values[...]), folder),
+        (None,) * len(values.shape),
+        tuple(map(str, axes)) if axes and all(axes) else None,
+    )
 
 
 def _check_nothing_else(source: Path, axes: Any, name: Any, kind: Any, heads_per_layer: Any, mask: Any) -> None:
@@ -133,15 +227,28 @@ _READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
 }
 
 
-def _chosen(found: Mapping[str, Any], name: str | None, source: Path) -> Any:
+def _chosen(
+    found: Mapping[str, Any], name: str | None, source: Path, *, min_axes: int, kinds: str | None = None
+) -> Any:
     listing = ", ".join(f"{key!r} {tuple(value.shape)}" for key, value in found.items()) or "nothing"
     if name is not None:
         if name not in found:
             raise InvalidValueError(f"name must be one of the arrays in {source}, got {name!r}; it holds {listing}")
+        if len(found[name].shape) < min_axes:
+            raise InvalidValueError(
+                f"{name!r} must have {_COUNTS[min_axes]} axes or more; {source} holds {listing}"
+            )
         return found[name]
-    candidates = [value for value in found.values() if len(value.shape) >= 3]
+    candidates = [
+        value
+        for value in found.values()
+        if len(value.shape) >= min_axes and (kinds is None or value.dtype.kind in kinds)
+    ]
     if len(candidates) != 1:
-        problem = "no array of three axes" if not candidates else f"{len(candidates)} arrays of three or more axes"
+        count = _COUNTS[min_axes]
+        problem = (
+            f"no array of {count} axes" if not candidates else f"{len(candidates)} arrays of {count} or more axes"
+        )
         raise InvalidValueError(f"{source} holds {problem}; choose one with name=…: it holds {listing}")
     return candidates[0]
 

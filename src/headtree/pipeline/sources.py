@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from headtree.attention.files import load_tensor
 from headtree.attention.store import as_numpy
 from headtree.attention.tensor import AttentionTensor
 from headtree.errors import InvalidTypeError, InvalidValueError
@@ -17,14 +19,22 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 class Capture(Protocol):
     """A source that is ready: what is known of its inputs, and their tensors one at a time."""
 
-    model: Mapping[str, Any]  #: what identifies the model
-    inputs: tuple[Mapping[str, Any], ...]  #: name and hash of each
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """What identifies the model."""
+
+    @property
+    def inputs(self) -> tuple[Mapping[str, Any], ...]:
+        """Name and hash of each input."""
 
     def tensor(self, i: int) -> AttentionTensor:
         """The tensor of one input, the same bits whichever inputs were taken before."""
 
     def sample(self, i: int) -> bytes | None:
         """A small picture (PNG) of an input that is an image."""
+
+    def to_run_again(self) -> dict[str, Any]:
+        """Model and inputs as `diagnostics` takes them, or nothing if there is no model."""
 
 
 class Source(Protocol):
@@ -91,6 +101,10 @@ class TensorCapture:
         """No picture."""
         return None
 
+    def to_run_again(self) -> dict[str, Any]:
+        """No model."""
+        return {}
+
 
 def _tensor_hash(att: AttentionTensor) -> str:
     values = as_numpy(att.load().values)
@@ -98,3 +112,11 @@ def _tensor_hash(att: AttentionTensor) -> str:
     if att.mask is not None:
         parts.append(np.packbits(as_numpy(att.load().mask)).tobytes())
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def tensor_file(
+    path: Path, axes: str, *, name: str | None = None, kind: Any = "scores", heads_per_layer: int | None = None
+) -> TensorSource:
+    """The attention tensor in a file, as a source of one input."""
+    att = load_tensor(path, axes, name=name, kind=kind, heads_per_layer=heads_per_layer)
+    return TensorSource([att], [path.name], path.name)

@@ -6,24 +6,28 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headtree.measures.consensus import Consensus, consensus
+from headtree.measures.diagnostics import diagnostics
+from headtree.measures.diagnostics_content import diagnostics_content
 from headtree.pipeline import tables
-from headtree.pipeline.sources import Source
+from headtree.pipeline.sources import Capture
 from headtree.pipeline.workplace import Workplace
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.runs.attention_data import read_attention, write_attention
 from headtree.runs.organization_data import questionnaire_from_dict, read_organization, write_organizations
+from headtree.runs.section import Section
 
 
-def capture(place: Workplace, source: Source) -> None:
+def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
     """Run the model on one input after another and keep every head's attention."""
-    ready = source.begin()
+    ready = begin()
     n = len(ready.inputs)
     place.save(replace(place.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
     samples = []
@@ -95,6 +99,26 @@ def measure(place: Workplace) -> None:
     write_table(place, "layers.csv", tables.layer_table(table))
     numbers = tables.network_measures(heads, rows, run.consensus, settings["seed"])
     place.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
+
+
+def diagnose(place: Workplace, begin: Callable[[], Capture]) -> None:
+    """Add what other works measure to the tables, and a section that says what the heads' roles are."""
+    found = diagnostics([att.load() for att in place.run.attention], **begin().to_run_again())
+    for name, table in (("heads.csv", found.heads), ("layers.csv", found.layers)):
+        write_table(place, name, _joined(place.path / name, table))
+    content = diagnostics_content(
+        found, heads=place.run.heads, consensus=place.run.consensus, rng=place.record.settings["measures"]["seed"]
+    )
+    with place.whole(place.path / "sections" / "diagnostics.json") as draft:
+        draft.write_text(Section.from_dict(content).to_json(), encoding="utf-8")
+
+
+def _joined(path: Path, columns: Any) -> dict[str, Any]:
+    """The table that is there, followed by columns; those that it has already stay as they are."""
+    import pandas as pd
+
+    table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"role": str})
+    return {name: table[name] for name in table} | {name: columns[name] for name in columns if name not in table}
 
 
 def write_table(place: Workplace, name: str, columns: Mapping[str, Any]) -> None:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.errors import HeadtreeWarning
 from headtree.geometry.diffusion import diffusion_map
 from headtree.measures.consensus import Consensus
 from headtree.measures.entropy import head_entropy, network_entropy
+from headtree.measures.inputs import filled
 from headtree.measures.invariance import softmax_invariance
-from headtree.measures.regularity import regularity
+from headtree.measures.regularity import holder_exponent
 from headtree.measures.sparsity import sparsity
 from headtree.measures.stability import stability
-from headtree.questionnaire.organization import Organization
+from headtree.questionnaire.organization import Organization, PerAxis
+from headtree.trees.tree import PartitionTree
 
-#: Columns of `softmax_invariance` that the table of heads shows, with their names there.
-_INVARIANCE = {
-    "distance": "invariance_distance",
-    "mean": "mean_score",
-    "share_residual": "softmax_residual",
-}
+#: Heads, evenly spread, on which softmax invariance is measured: it takes three paraproducts a head.
+_SAMPLED_HEADS = 16
 
 
 def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +32,9 @@ def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any
     heads = head_entropy(att, org, top=settings["head_functions"])
     network = network_entropy(att, org, top=settings["network_functions"])
     sparse = sparsity(att, org, rng=settings["seed"])
-    smooth = regularity(att, org, rng=settings["seed"])
+    full = filled(att).values
+    halves = [PartitionTree.halving(tree.n_leaves) for tree in list(org.trees)[1:]]
+    found, given = (holder_exponent(full, *trees) for trees in (list(org.trees)[1:], halves))
     result = {
         "entropy": heads.raw.tolist(),
         "entropy_relative": heads.relative.tolist(),
@@ -40,18 +43,41 @@ def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any
         "network_entropy": float(network),
         "network_entropy_relative": float(network.relative),
         "network_functions": network.n_functions,
-        "sparsity": {**sparse.to_dict(), "gain": sparse.gain, "curves": _curves(sparse.by_order)},
-        "exponent": {order: fit.exponent.tolist() for order, fit in smooth.by_order.items()},
+        "sparsity": {**sparse.to_dict(), "gain": sparse.gain, "curves": curves_to_dict(sparse.by_order)},
+        "exponent": {"organized": found.exponent.tolist(), "given": given.exponent.tolist()},
         "n_filled": heads.n_filled,
     }
     if att.kind == "scores":
-        table = softmax_invariance(att, org)
-        result["invariance"] = {name: getattr(table, name).tolist() for name in [*_INVARIANCE, "holds"]}
-        result["invariance_tolerance"] = table.tolerance
+        result["invariance"] = _invariance(att, org)
     return result
 
 
-def _curves(by_order: Mapping[str, Any]) -> dict[str, Any]:
+def _invariance(att: AttentionTensor, org: Organization) -> dict[str, Any]:
+    """Softmax invariance of some heads of every part of the network."""
+    n = len(att.heads)
+    chosen = np.unique(np.linspace(0, n - 1, min(n, _SAMPLED_HEADS)).round().astype(np.int64))
+    some = replace(
+        att,
+        values=att.values[chosen],
+        heads=tuple(att.heads[i] for i in chosen),
+        mask=None if att.mask is None else att.mask[chosen],
+        sinks=None,
+    )
+    flat = PerAxis(org.names, [PartitionTree.flat(len(chosen)), *list(org.trees)[1:]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HeadtreeWarning)  # heads on which exp overflows are counted below
+        table = softmax_invariance(some, replace(org, trees=flat))
+    return {
+        "heads": [str(head) for head in some.heads],
+        "distance": table.distance.tolist(),
+        "residual": table.share_residual.tolist(),
+        "holds": table.holds.tolist(),
+        "tolerance": table.tolerance,
+    }
+
+
+def curves_to_dict(by_order: Mapping[str, Any]) -> dict[str, Any]:
+    """Compression curves of several orders as plain lists."""
     first = next(iter(by_order.values()))
     return {
         "counts": first.counts.tolist(),
@@ -84,9 +110,6 @@ def head_table(
         "exponent": np.mean([row["exponent"]["organized"] for row in rows], axis=0),
         "exponent_given": np.mean([row["exponent"]["given"] for row in rows], axis=0),
     }
-    if "invariance" in rows[0]:
-        for column, name in _INVARIANCE.items():
-            table[name] = np.mean([row["invariance"][column] for row in rows], axis=0)
     if len(rows) > 1 and len(heads) > 1:
         counts = stability(entropies, heads=heads)
         table |= {"top_count": counts.top_counts, "bottom_count": counts.bottom_counts}
@@ -146,10 +169,12 @@ def network_measures(
         measures["stability"] = _stability(heads, rows, seed)
     if "invariance" in rows[0]:
         measures["invariance"] = {
-            "tolerance": rows[0]["invariance_tolerance"],
+            "heads": rows[0]["invariance"]["heads"],
+            "tolerance": rows[0]["invariance"]["tolerance"],
+            "n_overflow": [int(np.isnan(row["invariance"]["distance"]).sum()) for row in rows],
             "share_holds": [float(np.mean(row["invariance"]["holds"])) for row in rows],
             "median_distance": [_median(row["invariance"]["distance"]) for row in rows],
-            "median_residual": [_median(row["invariance"]["share_residual"]) for row in rows],
+            "median_residual": [_median(row["invariance"]["residual"]) for row in rows],
         }
     return measures
 

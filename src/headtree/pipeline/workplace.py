@@ -83,6 +83,15 @@ class Workplace:
         os.replace(draft, target)
         _remove(drafts / "old")
 
+    @contextmanager
+    def aside(self, name: str) -> Iterator[Path]:
+        """An empty folder for the block, gone after it."""
+        folder = self.path / WORK / "drafts" / name
+        _remove(folder)
+        folder.mkdir(parents=True)
+        yield folder
+        _remove(folder)
+
     def write_text(self, name: str, text: str) -> None:
         """Write a small file of the run, whole or not at all."""
         with self.whole(self.path / name) as draft, draft.open("w", encoding="utf-8", newline="\n") as file:
@@ -101,7 +110,8 @@ class Workplace:
         start = time.perf_counter()
         self.save(self.record.with_step(name, Step("running", 0.0, files)))
         yield
-        self.save(self.record.with_step(name, Step("done", time.perf_counter() - start, files)))
+        written = self.record.steps[name].files  # which the step may have announced
+        self.save(self.record.with_step(name, Step("done", time.perf_counter() - start, written)))
 
     def announce(self, name: str, files: tuple[str, ...]) -> None:
         """Files a running step turns out to write."""

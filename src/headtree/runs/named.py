@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from headtree.errors import InvalidValueError
-
 T = TypeVar("T")
 
 
@@ -91,10 +89,3 @@ class Each(Sequence[T], Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{self._n} inputs; the first: {self[0]!r}>"
-
-
-def checked_name(name: str, what: str) -> str:
-    """`name` if it can be a file's name in the run folder."""
-    if not name or not all(c.isalnum() or c in "_-" for c in name):
-        raise InvalidValueError(f"the name of a {what} must consist of letters, digits, - and _, got {name!r}")
-    return name

@@ -107,6 +107,8 @@ class Run:
     @cached_property
     def consensus(self) -> Consensus:
         """One tree of heads for all inputs, with the support of its folders (nan if there is one input only)."""
+        if self.kind == "array":
+            raise InvalidValueError(f"{self.path} is a run of one array, so that there is no consensus over inputs")
         return read_consensus(self._file("organization.zarr", "organize"))
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from headtree.errors import InvalidValueError
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of plain values under named columns."""
+    """Rows of plain values under named columns; kept as tuples."""
 
     caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -40,12 +40,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, paragraphs, tables and figures."""
+    """A title, paragraphs, tables and figures; kept as tuples."""
 
     title: str
-    text: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Picture, ...] = ()
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Picture] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.text, str):

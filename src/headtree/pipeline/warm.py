@@ -1,0 +1,36 @@
+"""Compile the kernels and fill the caches once, at set-up: ``python -m headtree.pipeline.warm``.
+
+numba compiles a kernel when it is first called with arrays of a type, which takes seconds, and keeps the result on
+disk beside the source. A run on tiny tensors of every type calls all of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from headtree.attention.tensor import AttentionTensor
+from headtree.pipeline.make import Measures, make_run
+from headtree.pipeline.sources import TensorSource
+
+
+def warm() -> None:
+    """Make small runs, of scores and of probabilities, with and without missing entries, in both precisions."""
+    rng = np.random.default_rng(0)
+    n_tokens = 12
+    causal = np.triu(np.ones((n_tokens, n_tokens), bool), 1)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of noise, there is much to warn of
+        for dtype, mask in product((np.float32, np.float64), (None, causal)):
+            values = [rng.standard_normal((8, n_tokens, n_tokens)).astype(dtype) for _ in range(2)]
+            tensors = [AttentionTensor.from_array(x, heads_per_layer=4, mask=mask) for x in values]
+            path = Path(folder, f"{np.dtype(dtype).name}-{mask is None}")
+            make_run(TensorSource(tensors), path, measures=Measures(bootstrap=2))
+
+
+if __name__ == "__main__":
+    warm()
