@@ -14,8 +14,9 @@ from torch import Tensor
 from headtree.attention.tensor import AttentionTensor
 from headtree.errors import InvalidTypeError, InvalidValueError
 
-#: Entries of a block: 64 MB in float32, so that a tensor on disk is never in memory as a whole.
-_ENTRIES = 2**24
+#: Entries of a block, 8 MB in float32: a tensor on disk is never in memory as a whole, and what is made of a block
+#: stays near the caches.
+_ENTRIES = 2**21
 
 #: Rows may exceed one by the rounding of half precision.
 _ROW_TOLERANCE = 1e-2
@@ -63,7 +64,7 @@ class HeadBlock:
 
 
 def head_blocks(att: AttentionTensor) -> Iterator[HeadBlock]:
-    """The heads of a tensor, as many at a time as fit into a few hundred megabytes with what is made of them."""
+    """The heads of a tensor, as many at a time as fit into some tens of megabytes with what is made of them."""
     n_heads, n_queries, n_keys = att.shape
     step = max(1, _ENTRIES // (n_queries * n_keys))
     for start in range(0, n_heads, step):

@@ -1,0 +1,31 @@
+"""What the heads of a text model do: roles, families in words, and what the l1 entropy already contains.
+
+    python examples/what_heads_do.py MODEL TEXTFILE
+
+MODEL is a folder or a hub id, TEXTFILE any plain text, of which the first 7000 characters are read.
+"""
+
+import sys
+from pathlib import Path
+
+import headtree as ht
+from headtree.measures.diagnostics_content import diagnostics_content
+
+
+def main(model, text_file, n_tokens=128):
+    texts = [Path(text_file).read_text(encoding="utf-8")[:7000]]
+    atts = ht.capture(model, texts=texts, tokens=n_tokens)
+    organizations = [ht.organize(att) for att in atts]
+    entropy = sum(ht.head_entropy(att, org).raw for att, org in zip(atts, organizations, strict=True)) / len(atts)
+    found = ht.diagnostics(atts, model=model, texts=texts, tokens=n_tokens)
+    heads = found.heads[["name"]].assign(entropy=entropy)
+    content = diagnostics_content(found, heads=heads, consensus=ht.consensus(organizations))
+    print(*content["text"], sep="\n\n")
+    for table in content["tables"]:
+        print("\n" + table["caption"], "\t".join(table["columns"]), sep="\n")
+        for row in table["rows"]:
+            print("\t".join(map(str, row)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
