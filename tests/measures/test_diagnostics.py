@@ -140,6 +140,19 @@ def test_models_of_all_kinds(name):
     assert ("prefix_matching" in table.heads) == (name in ("gpt2", "gpt_oss"))
 
 
+def test_a_model_that_raises_in_the_middle_gives_reasons(monkeypatch):
+    model = zoo.ALL["gpt2"].build()
+    atts = ht.capture(model, inputs=zoo.ALL["gpt2"].read())
+
+    def broken(*arguments):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr("headtree.measures.from_model.relevance_of", broken)
+    table = ht.diagnostics(atts, model=model, inputs=zoo.ALL["gpt2"].read())
+    assert table.missing["relevance"] == "the model raised RuntimeError: out of order"
+    assert "qk_rank" in table.heads
+
+
 def test_parts_of_an_encoder_decoder_are_remembered():
     case = zoo.ALL["t5"]
     model = case.build()

@@ -120,6 +120,22 @@ def test_rank_collapse_shows_in_gap_and_stable_rank():
     np.testing.assert_allclose(found["stable_rank"], [1, N, N / 2])
 
 
+def test_long_inputs_are_iterated(monkeypatch):
+    """Heads of noise, whose singular values crowd together, to 1e-3 of the largest; others to 1e-4."""
+    noise = random_scores(0, 3, 60, 50, scale=2.0)
+    clear = probs(uniform(60), 0.7 * to_key(60, 3) + 0.3 * np.eye(60), 0.5 * np.eye(60) + 0.5 * uniform(60))
+    exact = [measured(att) for att in (noise, clear)]
+    monkeypatch.setattr("headtree.measures.patterns._EXACT_UP_TO", 10)
+    for att, expected, tolerance in zip((noise, clear), exact, (1e-3, 1e-4), strict=True):
+        found = measured(att)
+        np.testing.assert_allclose(found["stable_rank"], expected["stable_rank"], rtol=2 * tolerance)
+        largest = expected["spectral_gap"].max() + 1
+        np.testing.assert_allclose(found["spectral_gap"], expected["spectral_gap"], atol=tolerance * largest)
+    nothing = np.zeros((2, 60, 60), bool)
+    nothing[1] = True
+    assert np.isnan(measured(random_scores(0, 2, 60, 60, mask=nothing))["spectral_gap"]).tolist() == [False, True]
+
+
 def test_explained_away_counts_the_keys_nobody_needs():
     some = np.zeros((N, N))
     some[:, :4] = 0.25  # twelve of the keys get nothing

@@ -233,3 +233,11 @@ def test_bad_input():
             head_roles(bad)
     with pytest.raises(ht.HeadtreeError, match="same heads"):
         head_roles([att, probs(np.eye(4), np.eye(4))])
+
+
+def test_a_special_token_at_the_start_is_the_first_token():
+    words = ["[CLS]", "a", "b", "c", "d", "e", "f", "[SEP]"]
+    found = head_roles(probs(to_key(8, 0), to_key(8, 7), queries=words, keys=words))
+    np.testing.assert_allclose(found.share["delimiters"], [0, 1])
+    np.testing.assert_allclose(found.share["first_token"], [1, 0])
+    assert found.names == ("first token", "delimiters")

@@ -66,11 +66,14 @@ def model_tables(atts: Sequence[AttentionTensor], job: CaptureJob, target: Targe
 
 
 def _guarded(names: Sequence[str], n: int, measure: Callable[[], _Table]) -> _Table:
-    """The columns, or their reason for not being there."""
+    """The columns, or their reason for not being there; a model's own code may raise anything."""
     try:
         return measure()
     except HeadtreeError as error:
-        return {name: Column.missing(n, str(error)) for name in names}
+        reason = str(error)
+    except Exception as error:
+        reason = f"the model raised {type(error).__name__}: {error}"
+    return {name: Column.missing(n, reason) for name in names}
 
 
 def _weights(heads: Sequence[HeadId], job: CaptureJob) -> _Table:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,22 +39,25 @@ def attention_rollout(att: AttentionTensor, *, own: float = 0.5) -> Float[Tensor
             f"att must be the attention of one sequence with itself, got {att.shape[1]} queries and {att.shape[2]} "
             "keys of other names; rollout multiplies the layers' matrices"
         )
-    n = att.shape[1]
-    identity = torch.eye(n, dtype=torch.float64)
-    rolled, result = identity, []
+    return torch.stack(list(_rolled_layers(att, own)))
+
+
+def _rolled_layers(att: AttentionTensor, own: float) -> Iterator[Float[Tensor, "query key"]]:
+    rolled = identity = torch.eye(att.shape[1], dtype=torch.float64)
     for places in layers_of(att.heads).values():
         mean = mean_attention(att, places)
         sums = mean.sum(dim=1, keepdim=True)
         mean = torch.where(sums > 0, mean / torch.where(sums > 0, sums, 1), identity)
         rolled = own * rolled + (1 - own) * mean @ rolled
-        result.append(rolled)
-    return torch.stack(result)
+        yield rolled
 
 
 def mean_attention(att: AttentionTensor, places: list[int]) -> Float[Tensor, "query key"]:
     """Mean of the attention of these heads."""
-    parts = [head_block(att, slice(place, place + 1)).probs[0] for place in places]
-    return torch.stack(parts).double().mean(dim=0)
+    total = torch.zeros(att.shape[1:], dtype=torch.float64)
+    for place in places:
+        total += head_block(att, slice(place, place + 1)).probs[0]
+    return total / len(places)
 
 
 def rollout_columns(att: AttentionTensor) -> dict[str, Column]:
@@ -61,9 +67,8 @@ def rollout_columns(att: AttentionTensor) -> dict[str, Column]:
     if not is_self_attention(att):
         reason = "queries and keys are not the same sequence of tokens"
         return {name: Column.missing(n_layers, reason) for name in names}
-    rolled = attention_rollout(att)
-    own = rolled.diagonal(dim1=1, dim2=2).mean(dim=1)
-    return dict(zip(names, (Column(own.numpy()), Column(rolled[:, :, 0].mean(dim=1).numpy())), strict=True))
+    shares = np.array([[float(r.diagonal().mean()), float(r[:, 0].mean())] for r in _rolled_layers(att, 0.5)])
+    return {name: Column(shares[:, i]) for i, name in enumerate(names)}
 
 
 def is_self_attention(att: AttentionTensor) -> bool:
