@@ -1,0 +1,55 @@
+"use strict";
+/* The parts of the page's data: base64, deflated; JSON text and typed arrays. */
+const HT = {};
+
+HT.data = (() => {
+  const TYPES = {
+    uint8: Uint8Array, uint16: Uint16Array, int32: Int32Array, float32: Float32Array, float64: Float64Array,
+  };
+  const ALIGNMENT = 8;
+  const known = new Map();
+
+  function bytesOf(text) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+    return Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  }
+
+  async function unpack(name) {
+    const element = document.getElementById(`part-${name}`);
+    const packed = bytesOf(element.textContent);
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const buffer = await new Response(stream).arrayBuffer();
+    const headerSize = new DataView(buffer).getUint32(0, true);
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, ALIGNMENT, headerSize)));
+    const part = {text: header.text, arrays: {}, shapes: {}};
+    for (const [key, [dtype, shape, offset]] of Object.entries(header.arrays)) {
+      const n = shape.reduce((a, b) => a * b, 1);
+      part.arrays[key] = new TYPES[dtype](buffer, ALIGNMENT + headerSize + offset, n);
+      part.shapes[key] = shape;
+    }
+    return part;
+  }
+
+  /** A part of the data, unpacked when first asked for. */
+  function part(name) {
+    if (!known.has(name)) known.set(name, unpack(name));
+    return known.get(name);
+  }
+
+  /** Undo "each row less the one above" for matrix i of a (matrix, row, column) array; a copy. */
+  function matrix(part, key, i) {
+    const [, nRows, nColumns] = part.shapes[key];
+    const size = nRows * nColumns;
+    const codes = part.arrays[key].slice(i * size, (i + 1) * size);
+    for (let p = nColumns; p < size; p++) codes[p] += codes[p - nColumns];  // modulo 256, as a byte is
+    return {codes, nRows, nColumns};
+  }
+
+  /** The value that a code of matrix i stands for; NaN where all is missing. */
+  function decoder(part, i) {
+    const low = part.arrays.low[i], high = part.arrays.high[i], power = part.text.power;
+    return code => code === 255 ? NaN : low + (high - low) * Math.pow(code / 254, power);
+  }
+
+  return {part, matrix, decoder};
+})();

@@ -1,0 +1,90 @@
+/* Elements, texts and numbers. All text goes through textContent: a token is never markup. */
+HT.dom = (() => {
+  /** An element with attributes and children; strings become text. */
+  function el(tag, attributes = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value === true) element.setAttribute(name, "");
+      else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...children);
+    return element;
+  }
+
+  const byId = id => document.getElementById(id);
+
+  /** Characters that show nothing or move others are written out. */
+  const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
+  const NAMES = {"\n": "⏎", "\t": "⇥", "\r": "␍"};
+
+  /** A token as it can be shown: in its own direction, with spaces and controls visible. */
+  function token(text, atMost = 60) {
+    const characters = Array.from(text);
+    const shown = characters.slice(0, atMost).join("") + (characters.length > atMost ? "…" : "");
+    const visible = shown.replace(HIDDEN, c =>
+      NAMES[c] || `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+    return el("bdi", {class: "token"}, visible.replace(/^ +| +$/g, s => "␣".repeat(s.length)) || "∅");
+  }
+
+  /** A number with four significant digits. */
+  function number(value) {
+    if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    if (Number.isInteger(value)) return String(value);
+    const size = Math.abs(value);
+    if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace("-", "−").replace("e+", "e");
+    return String(Number(value.toPrecision(4))).replace("-", "−");
+  }
+
+  const percent = share => Number.isNaN(share) || share === null ? "–" : `${Math.round(100 * share)} %`;
+
+  /** A column's name in words. */
+  const words = name => name.replaceAll("_", " ");
+
+  /** Options of a select element, with the chosen one. */
+  function options(select, pairs, chosen) {
+    select.replaceChildren(...pairs.map(([value, text]) => el("option", {value}, text)));
+    select.value = String(chosen);
+  }
+
+  function labelled(text, control) {
+    return el("label", {}, `${text} `, control);
+  }
+
+  /** A table of plain values; numbers are set right. */
+  function table(caption, columns, rows) {
+    const cell = value => typeof value === "number"
+      ? el("td", {class: "number"}, number(value))
+      : el("td", {}, value instanceof Node ? value : value === null ? "–" : String(value));
+    return el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
+      el("table", {},
+        el("caption", {}, caption),
+        el("thead", {}, el("tr", {}, ...columns.map(name => el("th", {scope: "col"}, String(name))))),
+        el("tbody", {}, ...rows.map(row => el("tr", {}, ...row.map(cell))))));
+  }
+
+  /** A fold that makes its content when it is first opened, and again when `refresh` is called. */
+  function lazily(summary, make) {
+    const content = el("div");
+    const details = el("details", {class: "as-table"}, el("summary", {}, summary), content);
+    const fill = () => { if (details.open) content.replaceChildren(make()); };
+    details.addEventListener("toggle", fill);
+    return {element: details, refresh: fill};
+  }
+
+  const tooltip = byId("tooltip");
+
+  /** Show what is under the pointer; nothing hides it. */
+  function hint(event, children) {
+    if (!children) { tooltip.hidden = true; return; }
+    tooltip.replaceChildren(...children);
+    tooltip.hidden = false;
+    const box = tooltip.getBoundingClientRect();
+    const left = event.clientX + 16 + box.width > innerWidth ? event.clientX - box.width - 12 : event.clientX + 16;
+    const top = event.clientY + 16 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 16;
+    tooltip.style.left = `${Math.max(4, left)}px`;
+    tooltip.style.top = `${Math.max(4, top)}px`;
+  }
+
+  return {el, byId, token, number, percent, words, options, labelled, table, lazily, hint};
+})();

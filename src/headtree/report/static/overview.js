@@ -1,0 +1,298 @@
+/* The network at a glance: map, grid and affinity. The tree is in tree.js. */
+HT.overview = (() => {
+  const {el, number, words, options, labelled, percent} = HT.dom;
+  const {card, figure, colour, isNarrow} = HT.plots;
+  const CATEGORIES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#a6761d",
+    "#1b9e77", "#7f7f7f", "#b2df8a", "#fb9a99"];
+  const MISSING = "#9a9a9a";
+
+  const viridis = Array.from(Bokeh.Palettes.Viridis256, value => `#${(value >>> 8).toString(16).padStart(6, "0")}`);
+
+  /** Columns that can be an axis. */
+  const numeric = net => net.columns.filter(column => column.type !== "word");
+
+  const isCategory = column => column.type === "word" || column.name === "family";
+
+  /** Colour of every head by a column, with what a legend needs. */
+  function coloured(net, name) {
+    const column = net.column(name);
+    if (isCategory(column)) {
+      const values = column.type === "word" ? column.words : Array.from(column.values, String);
+      const found = [...new Set(values)].sort((a, b) => a.localeCompare(b, undefined, {numeric: true}));
+      const colours = values.map(value => CATEGORIES[found.indexOf(value) % CATEGORIES.length]);
+      return {colours, categories: found.map((value, i) => [value, CATEGORIES[i % CATEGORIES.length]])};
+    }
+    const finite = column.values.filter(Number.isFinite);
+    const low = Math.min(...finite), high = Math.max(...finite);
+    const colours = Array.from(column.values, value => Number.isFinite(value)
+      ? viridis[Math.round(255 * (high > low ? (value - low) / (high - low) : 0))] : MISSING);
+    return {colours, low, high};
+  }
+
+  /** A figure whose glyphs are heads, tied to the selection both ways. */
+  function tie(self, source) {
+    self.source = source;
+    source.selected.properties.indices.change.connect(() => {
+      const now = [...source.selected.indices];
+      const before = HT.state.get().selected;
+      if (now.length === before.length && now.every(head => before.includes(head))) return;
+      HT.state.set({selected: [...before.filter(head => now.includes(head)),
+        ...now.filter(head => !before.includes(head))]});
+    });
+  }
+
+  function follow(self) {
+    HT.state.subscribe(["selected"], ({selected}) => {
+      if (self.source) self.source.selected.indices = [...selected];
+    });
+  }
+
+  function legendOf(shown, name) {
+    if (!shown.categories) return [];
+    const many = shown.categories.length > CATEGORIES.length;
+    return [el("span", {class: "legend"}, `${words(name)}: `,
+      ...shown.categories.slice(0, 24).map(([value, fill]) => {
+        const swatch = el("i", {class: "swatch"});
+        swatch.style.background = fill;
+        return el("span", {class: "key"}, swatch, value || "none");
+      }), ...(many ? [" (colours recur)"] : []))];
+  }
+
+  function addBar(fig, shown, name) {
+    if (!shown.categories) HT.plots.bar(fig, viridis, shown.low, shown.high, words(name));
+  }
+
+  const HIGHLIGHT = () => ({
+    selection_line_color: colour("accent"), selection_line_width: 2.5, selection_fill_alpha: 1,
+    selection_line_alpha: 1, nonselection_fill_alpha: 0.4, nonselection_line_alpha: 0.2,
+  });
+
+  // -- map -----------------------------------------------------------------------------------------------
+
+  function coordinate(net, name, state) {
+    const match = /^coordinate_(\d)$/.exec(name);
+    if (match && state.basis === "input") {
+      const shape = net.core.shapes[`input_${state.input}_coordinates`];
+      const values = net.core.arrays[`input_${state.input}_coordinates`];
+      const k = Number(match[1]) - 1;
+      if (k < shape[1]) return Float64Array.from({length: net.nHeads}, (_, i) => values[i * shape[1] + k]);
+    }
+    return net.column(name).values;
+  }
+
+  function map(net) {
+    const legend = el("div", {class: "legends"});
+    const x = el("select", {id: "map-x"}), y = el("select", {id: "map-y"});
+    const axes = numeric(net).map(column => [column.name, words(column.name)]);
+    for (const [key, select] of [["x", x], ["y", y]]) {
+      select.addEventListener("change", () => HT.state.set({[key]: select.value}));
+      HT.state.subscribe([key], state => options(select, axes, state[key]));
+    }
+    let xs, ys;
+    const draw = backend => {
+      const state = HT.state.get();
+      xs = coordinate(net, state.x, state);
+      ys = coordinate(net, state.y, state);
+      const shown = coloured(net, state.color);
+      legend.replaceChildren(...legendOf(shown, state.color));
+      const fig = figure({
+        height: isNarrow() ? 340 : 430, tools: "tap,box_select,lasso_select,pan,wheel_zoom,box_zoom,reset",
+        x_axis_label: words(state.x), y_axis_label: words(state.y),
+      }, backend);
+      const source = new Bokeh.ColumnDataSource({data: {x: xs, y: ys, color: shown.colours}});
+      source.selected.indices = [...state.selected];
+      fig.scatter({field: "x"}, {field: "y"}, {
+        source, size: net.nHeads > 400 ? 7 : 11, fill_color: {field: "color"}, line_color: colour("panel"), line_width: 0.5,
+        fill_alpha: 0.95, ...HIGHLIGHT(), nonselection_fill_color: {field: "color"},
+        selection_fill_color: {field: "color"},
+      });
+      addBar(fig, shown, state.color);
+      if (backend === "canvas") tie(self, source);
+      return fig;
+    };
+    const over = (px, py) => {
+      const xr = self.figure.x_range, yr = self.figure.y_range;
+      const sx = self.figure.inner_width / (xr.end - xr.start), sy = self.figure.inner_height / (yr.end - yr.start);
+      let best = -1, least = 15 * 15;
+      for (let i = 0; i < net.nHeads; i++) {
+        const d = ((xs[i] - px) * sx) ** 2 + ((ys[i] - py) * sy) ** 2;
+        if (d < least) { least = d; best = i; }
+      }
+      return best < 0 ? null : net.about(best);
+    };
+    const self = card({
+      id: "map", title: "Map of heads", draw, over,
+      sentence: "Each point is a head; heads that attend alike lie close together. Drag a box or a lasso to select " +
+        "several.",
+      controls: [labelled("across", x), labelled("up", y)], after: [legend],
+    });
+    follow(self);
+    HT.state.subscribe(["x", "y", "color", "basis", "input"], (state) => self.redraw());
+    return self;
+  }
+
+  // -- grid ----------------------------------------------------------------------------------------------
+
+  function grid(net) {
+    const select = el("select", {id: "grid-color"});
+    select.addEventListener("change", () => HT.state.set({color: select.value}));
+    const columns = net.columns.filter(column => column.name !== "name").map(({name}) => [name, words(name)]);
+    HT.state.subscribe(["color"], state => options(select, columns, state.color));
+    const legend = el("div", {class: "legends"});
+    const layers = net.column("layer").values, places = net.column("head").values;
+    const at = new Map(Array.from(layers, (layer, i) => [`${layer},${places[i]}`, i]));
+    const draw = backend => {
+      const state = HT.state.get();
+      const shown = coloured(net, state.color);
+      legend.replaceChildren(...legendOf(shown, state.color));
+      const nLayers = Math.max(...layers) + 1, nPlaces = Math.max(...places) + 1;
+      const fig = figure({
+        height: isNarrow() ? 340 : 430, tools: "tap,box_select,pan,wheel_zoom,reset",
+        x_axis_label: "head", y_axis_label: "layer", x_range: [-0.6, nPlaces - 0.4], y_range: [nLayers - 0.4, -0.6],
+      }, backend);
+      const source = new Bokeh.ColumnDataSource({
+        data: {x: Array.from(places), y: Array.from(layers), color: shown.colours}});
+      source.selected.indices = [...state.selected];
+      fig.rect({field: "x"}, {field: "y"}, 0.92, 0.92, {
+        source, fill_color: {field: "color"}, line_color: null, ...HIGHLIGHT(),
+        nonselection_fill_color: {field: "color"}, selection_fill_color: {field: "color"},
+        nonselection_line_color: null,
+      });
+      for (const [axis, n] of [[fig.xaxis, nPlaces], [fig.yaxis, nLayers]]) {
+        const step = Math.ceil(n / 16);
+        axis.ticker = new Bokeh.FixedTicker({ticks: Array.from({length: Math.ceil(n / step)}, (_, i) => i * step)});
+      }
+      fig.xgrid.grid_line_color = null;
+      fig.ygrid.grid_line_color = null;
+      addBar(fig, shown, state.color);
+      if (backend === "canvas") tie(self, source);
+      return fig;
+    };
+    const over = (x, y) => {
+      const head = at.get(`${Math.round(y)},${Math.round(x)}`);
+      return head === undefined ? null : net.about(head);
+    };
+    const self = card({
+      id: "grid", title: "Layer × head", draw, over,
+      sentence: "Where the heads sit: a row per layer, from the first at the top, coloured by a column of the table.",
+      controls: [labelled("colour", select)], after: [legend],
+    });
+    follow(self);
+    HT.state.subscribe(["color"], () => self.redraw());
+    return self;
+  }
+
+  // -- affinity ------------------------------------------------------------------------------------------
+
+  /** The codes of an upper triangle as a function of a pair of cells. */
+  function triangle(codes, n) {
+    return (i, j) => {
+      if (i > j) [i, j] = [j, i];
+      return codes[i * n - i * (i - 1) / 2 + j - i];
+    };
+  }
+
+  function affinity(net) {
+    let code, nCells, tree;
+    const value = (i, j) => {
+      const [low, high] = tree.affinity;
+      return low + (high - low) * code(i, j) / 254;
+    };
+    const cellOf = place => Math.min(nCells - 1, Math.floor((place + 0.5) * nCells / net.nHeads));
+    const draw = backend => {
+      tree = net.tree();
+      const codes = tree.codes;
+      nCells = Math.round((Math.sqrt(8 * codes.length + 1) - 1) / 2);
+      code = triangle(codes, nCells);
+      const offDiagonal = Float32Array.from(codes).sort();
+      const top = offDiagonal[Math.floor(0.98 * (offDiagonal.length - 1))] || 254;
+      const bottom = offDiagonal[Math.floor(0.01 * offDiagonal.length)];
+      const pixels = new Uint32Array(nCells * nCells);
+      const table = rgba(viridis);
+      for (let i = 0; i < nCells; i++) {
+        for (let j = 0; j < nCells; j++) {
+          const share = (code(i, j) - bottom) / Math.max(1, top - bottom);
+          pixels[i * nCells + j] = table[Math.round(255 * Math.min(1, Math.max(0, share)))];
+        }
+      }
+      const n = net.nHeads, strip = 0.035 * n;
+      const fig = figure({
+        height: isNarrow() ? 340 : 430, tools: "pan,wheel_zoom,box_zoom,reset",
+        x_range: [-strip, n], y_range: [n, -strip], x_axis_label: "heads in tree order",
+        y_axis_label: "heads in tree order",
+      }, backend);
+      fig.image_rgba({image: [HT.matrix.image(pixels, nCells, nCells)], x: 0, y: 0, dw: n, dh: n});
+      const marks = new Bokeh.ColumnDataSource({data: stripes(net, tree, strip)});
+      fig.quad({left: {field: "left"}, right: {field: "right"}, top: {field: "top"}, bottom: {field: "bottom"}, source: marks,
+        fill_color: colour("accent"), line_color: null});
+      const lines = new Bokeh.ColumnDataSource({data: cross(net, tree)});
+      fig.segment({x0: {field: "x0"}, y0: {field: "y0"}, x1: {field: "x1"}, y1: {field: "y1"}, source: lines, line_color: colour("accent"),
+        line_width: 1.5});
+      fig.xgrid.grid_line_color = null;
+      fig.ygrid.grid_line_color = null;
+      const to = value => tree.affinity[0] + (tree.affinity[1] - tree.affinity[0]) * value / 254;
+      addBar(fig, {low: to(bottom), high: to(top)}, "affinity");
+      if (backend === "canvas") Object.assign(self, {marks, lines, strip});
+      return fig;
+    };
+    const inside = (x, y) => x >= 0 && y >= 0 && x < net.nHeads && y < net.nHeads;
+    const over = (x, y) => {
+      if (!inside(x, y)) return null;
+      const a = tree.order[Math.floor(y)], b = tree.order[Math.floor(x)];
+      return [el("strong", {}, `${net.names[a]} and ${net.names[b]}`),
+        el("div", {}, `affinity ${number(value(cellOf(Math.floor(y)), cellOf(Math.floor(x))))}`)];
+    };
+    const tapped = (x, y, add) => {
+      if (!inside(x, y)) return;
+      HT.state.select([...new Set([tree.order[Math.floor(y)], tree.order[Math.floor(x)]])], add);
+    };
+    const nearest = HT.dom.lazily("Nearest heads, as a table", () => {
+      const head = HT.state.get().selected[0] ?? tree.order[0];
+      const row = cellOf(tree.place[head]);
+      const others = Array.from({length: net.nHeads}, (_, i) => i).filter(i => i !== head)
+        .map(i => [i, value(row, cellOf(tree.place[i]))]).sort((a, b) => b[1] - a[1]).slice(0, 20);
+      return HT.dom.table(`The heads nearest to ${net.names[head]}`, ["head", "affinity"],
+        others.map(([i, v]) => [net.names[i], v]));
+    });
+    const self = card({
+      id: "affinity", title: "Affinity of heads", draw, over, tapped,
+      sentence: "How alike every two heads attend, in the order of the tree: bright blocks on the diagonal are " +
+        "folders. Click a cell to select its two heads.",
+      after: [nearest.element],
+    });
+    HT.state.subscribe(["selected"], () => {
+      if (!self.marks) return;
+      self.marks.data = stripes(net, tree, self.strip);
+      self.lines.data = cross(net, tree);
+      nearest.refresh();
+    });
+    HT.state.subscribe(["basis", "input"], () => { self.redraw(); nearest.refresh(); });
+    return self;
+  }
+
+  /** A mark for each selected head at the left and at the top. */
+  function stripes(net, tree, strip) {
+    const places = HT.state.get().selected.map(head => tree.place[head]);
+    const ends = places.map(p => p + 1), least = Math.max(1, net.nHeads / 300);
+    const wide = places.map((p, i) => Math.max(ends[i], p + least));
+    const zero = places.map(() => -0.15 * strip), out = places.map(() => -strip);
+    return {left: [...places, ...out], right: [...wide, ...zero], top: [...out, ...places], bottom: [...zero, ...wide]};
+  }
+
+  /** Lines through the rows and columns of the first selected heads. */
+  function cross(net, tree) {
+    const places = HT.state.get().selected.slice(0, 4).map(head => tree.place[head] + 0.5);
+    const zero = places.map(() => 0), all = places.map(() => net.nHeads);
+    return {x0: [...places, ...zero], y0: [...zero, ...places], x1: [...places, ...all], y1: [...all, ...places]};
+  }
+
+  /** Colours as 32-bit pixels, in the byte order of a canvas. */
+  function rgba(palette) {
+    return Uint32Array.from(palette, text => {
+      const v = parseInt(text.slice(1), 16);
+      return (0xff000000 | (v & 0xff) << 16 | (v & 0xff00) | v >> 16) >>> 0;
+    });
+  }
+
+  return {map, grid, affinity, coloured, rgba, viridis, legendOf, CATEGORIES};
+})();

@@ -1,0 +1,129 @@
+/* Bokeh figures in cards: one way to make them, to colour them by theme, to hover, and to take them home. */
+HT.plots = (() => {
+  const {el, hint} = HT.dom;
+  const cards = [];
+  const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";
+  const NARROW = 600;  // pixels
+
+  function colour(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  }
+
+  const isNarrow = () => innerWidth < NARROW;
+
+  /** A figure in the page's colours; `options` are Bokeh's. */
+  function figure(options, backend = "canvas") {
+    const narrow = isNarrow();
+    const fig = Bokeh.Plotting.figure({
+      sizing_mode: "stretch_width", tools: "", output_backend: backend, min_border: 4,
+      active_drag: null, active_scroll: null, toolbar_location: narrow ? "below" : "right", ...options,
+    });
+    fig.toolbar.logo = null;
+    fig.toolbar.autohide = false;
+    if (!options.tools) fig.toolbar_location = null;
+    restyle(fig);
+    return fig;
+  }
+
+  function restyle(fig) {
+    const text = colour("text"), soft = colour("soft"), line = colour("line"), panel = colour("panel");
+    fig.background_fill_color = panel;
+    fig.border_fill_color = panel;
+    fig.outline_line_color = line;
+    for (const axis of fig.axes) {
+      axis.axis_label_text_color = text;
+      axis.axis_label_text_font = axis.major_label_text_font = FONT;
+      axis.axis_label_text_font_style = "normal";
+      axis.axis_label_text_font_size = "13px";
+      axis.major_label_text_font_size = "12px";
+      axis.major_label_text_color = soft;
+      axis.axis_line_color = axis.major_tick_line_color = line;
+      axis.minor_tick_line_color = null;
+    }
+    for (const grid of fig.grids) grid.grid_line_color = colour("faint");
+  }
+
+  /** A scale beside a figure. */
+  function bar(fig, palette, low, high, title) {
+    if (isNarrow()) return;
+    fig.add_layout(new Bokeh.ColorBar({
+      color_mapper: new Bokeh.LinearColorMapper({palette, low, high: high > low ? high : low + 1}), title, width: 10,
+      padding: 4, title_standoff: 6, bar_line_color: null, major_tick_line_color: null, title_text_font: FONT,
+      title_text_font_style: "normal", title_text_font_size: "12px", title_text_color: colour("text"),
+      major_label_text_font: FONT, major_label_text_color: colour("soft"), background_fill_color: colour("panel"),
+    }), "right");
+  }
+
+  /**
+   * A card with a heading, a sentence, controls, a plot and its downloads.
+   * `draw(backend)` returns a figure or null; it is called again for another theme or file format.
+   * `over(x, y)` returns what to say about a place, `tapped(x, y, add)` is called on a click.
+   */
+  function card({id, title, sentence, controls = [], draw, over, tapped, after = [], level = "h3"}) {
+    const target = el("div", {class: "plot", id: `${id}-plot`, role: "img", "aria-label": title});
+    const buttons = ["SVG", "PNG"].map(format => el("button", {
+      type: "button", class: "download", "aria-label": `Download ${title} as ${format}`,
+      onclick: () => HT.download.plot(self, format.toLowerCase()),
+    }, format));
+    const self = {id, title, draw, figure: null, view: null, target};
+    const heading = el(level, {id: `${id}-title`}, title);
+    self.heading = heading;
+    self.sentence = el("p", {class: "sentence"}, sentence);
+    self.element = el("article", {class: "card", id, "aria-labelledby": `${id}-title`},
+      el("div", {class: "card-head"}, heading, el("div", {class: "downloads"}, ...buttons)),
+      self.sentence, ...(controls.length ? [el("div", {class: "controls"}, ...controls)] : []), target, ...after);
+    let pointer = null;
+    target.addEventListener("pointermove", event => { pointer = event; }, true);
+    target.addEventListener("pointerdown", event => { pointer = event; }, true);
+    target.addEventListener("pointerleave", () => hint(null, null));
+    const place = event => {
+      const inside = Number.isFinite(event.x) && Number.isFinite(event.y);
+      hint(pointer, inside && over ? over(event.x, event.y, self) : null);
+    };
+
+    /** Draw anew, in what is chosen now. */
+    self.redraw = async () => {
+      const turn = self.turn = (self.turn || 0) + 1;
+      const fig = draw("canvas");
+      target.hidden = fig === null;
+      for (const button of buttons) button.hidden = fig === null;
+      const old = self.view;
+      self.figure = fig;
+      if (fig) {
+        if (over) {
+          fig.on_event("mousemove", place);
+          fig.on_event("mouseleave", () => hint(null, null));
+        }
+        if (tapped) fig.on_event("tap", event => { place(event); tapped(event.x, event.y, event.modifiers.shift); });
+        target.style.minHeight = `${fig.height}px`;
+        const host = el("div");
+        const view = await Bokeh.Plotting.show(fig, host);
+        if (turn !== self.turn) { view.remove(); return; }
+        target.replaceChildren(host);
+        view.invalidate_layout?.();
+        self.view = view;
+      } else {
+        target.replaceChildren();
+        self.view = null;
+      }
+      old?.model.document?.clear();
+      old?.remove();
+    };
+    cards.push(self);
+    return self;
+  }
+
+  /** Draw every card that is there again, in the colours of the theme. */
+  const redrawAll = () => Promise.all(cards.filter(item => item.figure && item.element.isConnected)
+    .map(item => item.redraw()));
+
+  /** Cards that are gone need no redrawing. */
+  function forget(gone) {
+    for (const item of gone) {
+      cards.splice(cards.indexOf(item), 1);
+      item.view?.remove();
+    }
+  }
+
+  return {card, figure, bar, colour, redrawAll, forget, isNarrow, FONT};
+})();
