@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headtree.questionnaire.organization import Organization
     from headtree.questionnaire.organize import organize, organize_array
     from headtree.questionnaire.settings import Questionnaire
+    from headtree.report.page import show, write_report
     from headtree.runs.run import Run, open_run
     from headtree.runs.section import Section
     from headtree.trees.compare import tree_distance
@@ -112,6 +113,7 @@ _HOME = {
     "paraproduct": "bases.paraproduct",
     "register_attention": "attention.anatomy",
     "regularity": "measures.regularity",
+    "show": "report.page",
     "softmax_invariance": "measures.invariance",
     "sparsity": "measures.sparsity",
     "stability": "measures.stability",
@@ -119,6 +121,7 @@ _HOME = {
     "tree_distance": "trees.compare",
     "tree_emd": "geometry.emd",
     "unregister_attention": "attention.anatomy",
+    "write_report": "report.page",
 }
 
 __all__ = [
@@ -179,6 +182,7 @@ __all__ = [
     "paraproduct",
     "register_attention",
     "regularity",
+    "show",
     "softmax_invariance",
     "sparsity",
     "stability",
@@ -186,6 +190,7 @@ __all__ = [
     "tree_distance",
     "tree_emd",
     "unregister_attention",
+    "write_report",
 ]
 
 

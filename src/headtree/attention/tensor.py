@@ -15,11 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree import _checks
+from headtree import _checks, _notebook
 from headtree.attention.stored_array import StoredArray
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 Kind = Literal["scores", "probs"]
+
+#: Rows and columns of a head that a notebook shows.
+_SHOWN_AT_MOST = 96
 
 
 class HeadId(NamedTuple):
@@ -193,6 +196,18 @@ class AttentionTensor:
             f"AttentionTensor({n_heads} heads in {n_layers} layers × {n_queries} queries × {n_keys} keys, "
             f"{self.kind}{self._missing_words()}{on_disk})"
         )
+
+    def _repr_html_(self) -> str:
+        chosen = np.unique(np.linspace(0, self.shape[0] - 1, min(self.shape[0], 12)).astype(int))
+        step = [slice(None, None, -(-n // _SHOWN_AT_MOST)) for n in self.shape[1:]]
+        pictures = []
+        for head in map(int, chosen):
+            part = (slice(head, head + 1), *step)
+            values = _checks.real_tensor(self.values[part], "values")[0].numpy().astype(np.float64)
+            if self.mask is not None:
+                values = np.where(np.asarray(self.mask[part])[0], np.nan, values)
+            pictures.append(_notebook.heatmap(values, str(self.heads[head])))
+        return _notebook.panel(repr(self), [f"Queries down, keys across; {len(chosen)} heads"], pictures)
 
     def _missing_words(self) -> str:
         if self.mask is None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree import _checks
+from headtree import _checks, _notebook
 from headtree.errors import InvalidValueError
 from headtree.questionnaire.settings import Questionnaire
 from headtree.trees.tree import PartitionTree
@@ -147,3 +147,14 @@ class Organization:
     def __repr__(self) -> str:
         shape = " × ".join(f"{n} {name}" for n, name in zip(self.shape, self.names, strict=True))
         return f"Organization of {shape}\n{self.trees!r}\nstatus: {self.status}"
+
+    def _repr_html_(self) -> str:
+        pictures = []
+        for name, tree, affinity in zip(self.names, self.trees, self.affinities, strict=True):
+            order = self.order(name)
+            pictures += [
+                _notebook.heatmap(affinity[np.ix_(order, order)], f"affinity of {name} slices, in tree order", 160),
+                _notebook.icicle(tree.labels[:, order], f"tree of {name} slices", 240),
+            ]
+        title, *lines = repr(self).split("\n")
+        return _notebook.panel(title, lines, pictures)

@@ -7,15 +7,17 @@ import hashlib
 import html
 import os
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.page_data import PageData, page_data
+from headtree.report.page_data import page_data
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -61,7 +63,9 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     target = Path(path)
     text = page_html(run, budget=budget)
     if target.is_dir():
-        raise InvalidValueError(f"path must name a file, but {target} is a folder; write to {target / 'report.html'}")
+        raise InvalidValueError(
+            f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".report", suffix=".part")
     try:
@@ -75,8 +79,23 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     return target
 
 
-def show(run: Run, *, height: int = 800) -> Any:
-    """The page of a run inside a notebook.
+@dataclass(frozen=True)
+class Page:
+    """A page that a notebook shows in a frame of this many pixels."""
+
+    text: str = field(repr=False)
+    height: int
+
+    def _repr_html_(self) -> str:
+        """A frame that sees nothing of its surroundings, and they nothing of it."""
+        return (
+            '<iframe sandbox="allow-scripts allow-downloads" title="headtree report" '
+            f'style="width:100%;height:{self.height}px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
+        )
+
+
+def show(run: Run, *, height: int = 800) -> Page:
+    """The page of a run, inline in a notebook.
 
     Parameters
     ----------
@@ -85,22 +104,7 @@ def show(run: Run, *, height: int = 800) -> Any:
     height : int
         Of the frame, in pixels.
     """
-    try:
-        from IPython.display import HTML
-    except ModuleNotFoundError:
-        raise InvalidValueError(
-            "show needs a notebook, and IPython is not installed; use write_report(run, 'report.html') and open it "
-            "in a browser"
-        ) from None
-    return HTML(page_frame(page_html(run), _checks.at_least_one(height, "height")))
-
-
-def page_frame(page: str, height: int) -> str:
-    """A page as a frame of another: it sees nothing of its surroundings."""
-    return (
-        f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{height}px;border:0" '
-        f'title="headtree report" srcdoc="{html.escape(page)}"></iframe>'
-    )
+    return Page(page_html(run), _checks.at_least_one(height, "height"))
 
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
@@ -111,16 +115,14 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
             "run must be a run of a network, as open_run returns it, got "
             f"{run!r:.80}; the page shows attention heads"
         )
-    frame = _assembled(run.name, PageData({}, None, ()))
-    return _assembled(run.name, page_data(run, budget - len(frame.encode())))
+    frame = _assembled(run.name, {})
+    return _assembled(run.name, page_data(run, budget - len(frame.encode())).parts)
 
 
-def _assembled(title: str, data: PageData) -> str:
+def _assembled(title: str, data: Mapping[str, str]) -> str:
     style = _static("page.css")
     scripts = [_bokeh(), "\n".join(_static(name) for name in _SCRIPTS)]
-    parts = "\n".join(
-        f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.parts.items()
-    )
+    parts = "\n".join(f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items())
     code = "\n".join(f"<script>{script}</script>" for script in scripts)
     return (
         _static("page.html")
@@ -155,17 +157,11 @@ def _static(name: str) -> str:
 def _bokeh() -> str:
     """BokehJS and its plotting interface, as the installed Bokeh has them."""
     try:
-        from bokeh.resources import INLINE
+        import bokeh
     except ModuleNotFoundError:
         raise InvalidValueError(
             "the page needs Bokeh, which is not installed; install it with: pip install 'headtree[report]'"
         ) from None
-    folder = Path(str(INLINE.js_files[0])).parent if INLINE.js_files else _bokeh_folder()
+    folder = Path(str(bokeh.__file__)).parent / "server" / "static" / "js"
     texts = [(folder / f"{name}.min.js").read_text(encoding="utf-8") for name in ("bokeh", "bokeh-api")]
     return "\n".join(texts).replace("</script", "<\\/script")
-
-
-def _bokeh_folder() -> Path:
-    import bokeh
-
-    return Path(str(bokeh.__file__)).parent / "server" / "static" / "js"

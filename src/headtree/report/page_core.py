@@ -49,7 +49,7 @@ def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
             described.append({"name": str(name), "type": "whole" if is_whole else "number"})
             arrays[f"column_{number}"] = values.to_numpy(dtype=np.float64)
         else:
-            words = ["" if value is None or value != value else shortened(str(value)) for value in values]
+            words = [shortened(str(value)) for value in values.fillna("")]
             described.append({"name": str(name), "type": "word", "words": words})
     return described, arrays
 

@@ -39,7 +39,7 @@ _SIZE_WORTH_INPUTS = 32
 #: fits.
 _BEST_RATIO = 0.3
 
-#: Inputs differ in how well they compress; a plan is given up when its first ones need this much more than their share.
+#: Inputs differ in how well they compress; a plan is given up when the first need so much more than their share.
 _SLACK = 1.1
 
 #: What coefficients and terms become, for planning.

@@ -16,7 +16,7 @@ from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.measures.inputs import filled
 from headtree.questionnaire.organization import Organization
-from headtree.report.page_tiles import Blocks, block_means, coded, folder_blocks
+from headtree.report.page_tiles import Blocks, block_means, folder_blocks
 
 #: Functions of largest support whose coefficients are shown one by one; those that make the head entropy.
 N_COEFFICIENTS = 400
@@ -43,7 +43,7 @@ class Details:
     largest: Float[np.ndarray, " shown"]
     octaves: Int[np.ndarray, " octave"]  #: smallest support of each octave
     energy: Float[np.ndarray, "shown octave"]  #: share of the sum of squares, all coefficients
-    terms: UInt8[np.ndarray, "shown term row column"]  #: folder averages, from -term_scale to term_scale
+    terms: UInt8[np.ndarray, "shown term row column"]  #: folder averages: 127 ± 127 · √(|value| / term_scale)
     term_scale: Float[np.ndarray, " shown"]
     shares: Float[np.ndarray, "shown term"]  #: norm of each term over that of softmax
     rows: Blocks
@@ -103,7 +103,7 @@ def _heads_of(att: AttentionTensor, heads: Sequence[int]) -> AttentionTensor:
 
 def _octaves(basis: TensorHaarBasis) -> Int[np.ndarray, "row column"]:
     """Which octave the support of every function is in."""
-    return np.log2(np.multiply.outer(*basis.supports)).astype(np.int64)
+    return np.asarray(np.log2(np.multiply.outer(*basis.supports)), dtype=np.int64)
 
 
 def _coefficients(
@@ -145,11 +145,11 @@ def _terms(
     parts = (result.value, result.boundary, result.first, result.second, result.residual)
     shown = np.stack([block_means(part.numpy(), None, rows, columns)[0] for part in parts], axis=1)
     scale = np.abs(shown).max(axis=(1, 2, 3))
-    flat = shown.reshape(-1, *shown.shape[2:])
-    per_term = np.repeat(scale, len(TERMS))
+    relative = shown / np.where(scale > 0, scale, 1)[:, None, None, None]
+    codes = np.rint(127 + 127 * np.sign(relative) * np.sqrt(np.abs(relative)))
     shares = result.shares
     return {
-        "terms": coded(flat, -per_term, per_term).codes.reshape(shown.shape),
+        "terms": codes.astype(np.uint8),
         "term_scale": scale.astype(np.float32),
         "shares": np.stack(
             [np.ones(len(shown)), *(shares[name] for name in ("boundary", "first", "second", "residual"))], axis=1

@@ -103,10 +103,11 @@ def tiles(att: AttentionTensor, pairs: Sequence[tuple[Blocks, Blocks]]) -> list[
         values, mask = att.block(heads).numpy(), _mask(att.mask, heads)
         for part, (rows, columns) in zip(parts, pairs, strict=True):
             part.append(block_means(values, mask, rows, columns))
-    return [
-        Tiles(*(np.concatenate(arrays) for arrays in zip(*part, strict=True)), rows, columns)
-        for part, (rows, columns) in zip(parts, pairs, strict=True)
-    ]
+    result = []
+    for part, (rows, columns) in zip(parts, pairs, strict=True):
+        means, present = (np.concatenate(arrays) for arrays in zip(*part, strict=True))
+        result.append(Tiles(means, present, rows, columns))
+    return result
 
 
 def _mask(mask: Any, heads: slice) -> Bool[np.ndarray, "head query key"] | None:
@@ -138,7 +139,7 @@ def _sums(values: np.ndarray, rows: Blocks, columns: Blocks) -> Float[np.ndarray
 
 def _means(sums: np.ndarray, present: np.ndarray) -> Float[np.ndarray, "head row column"]:
     means = np.divide(sums, present, out=np.full_like(sums, np.nan), where=present > 0)
-    return means.astype(np.float32)
+    return np.asarray(means, dtype=np.float32)
 
 
 def coarser(fine: Tiles, rows: Blocks, columns: Blocks) -> Tiles:
@@ -156,7 +157,7 @@ def coarser(fine: Tiles, rows: Blocks, columns: Blocks) -> Tiles:
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Values in 8 bits: code c of matrix i stands for ``low + (high - low) · (c / 254) ** power``, 255 for missing."""
+    """Values in 8 bits: code c stands for ``low + (high - low) · (c / 254) ** power``, 255 for missing."""
 
     codes: UInt8[np.ndarray, "head row column"]
     low: Float[np.ndarray, " head"]

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 #: Columns that say where a head is, or that are said in another way.
-_OWN_WORDS = ("layer", "head", "family", "entropy", "entropy_rank")
+_OWN_WORDS = ("layer", "head", "family", "entropy", "entropy_rank", "place_in_tree", "top_count", "bottom_count")
 
 #: A measure marks a folder when its heads are this many standard deviations of all heads from the mean of all,
 #: and spread at most this share of what all heads spread.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headtree import _notebook
 from headtree.attention.paths import checked_path
 from headtree.attention.stored_array import StoredArray
 from headtree.attention.tensor import AttentionTensor
@@ -168,6 +169,17 @@ class Run:
     def __repr__(self) -> str:
         state = "" if self.is_complete else ", not finished"
         return f"Run({str(self.path)!r}: {self.kind} of {self._about()} on {self.n_inputs} inputs{state})"
+
+    def _repr_html_(self) -> str:
+        lines = [f"inputs: {', '.join(self.inputs[:8])}{', …' if self.n_inputs > 8 else ''}"]
+        pictures = []
+        if self.kind != "array" and self.record.is_done("measure"):
+            table = self.heads
+            grid = np.full((int(table["layer"].max()) + 1, int(table["head"].max()) + 1), np.nan)
+            grid[table["layer"], table["head"]] = table["entropy"]
+            pictures.append(_notebook.heatmap(grid, "entropy of heads: layers down, heads across", 240))
+            lines.append("ht.show(run) opens the page here; ht.write_report(run, 'report.html') writes it")
+        return _notebook.panel(repr(self), lines, pictures)
 
     def _about(self) -> str:
         source: Mapping[str, Any] = self.record.settings.get("source", {})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from headtree import _checks
+from headtree import _checks, _notebook
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 
@@ -174,6 +174,10 @@ class PartitionTree:
         if len(counts) > 12:
             counts = [*counts[:6], "…", *counts[-3:]]
         return f"PartitionTree({self.n_leaves} leaves; folders by level: {' '.join(counts)})"
+
+    def _repr_html_(self) -> str:
+        picture = _notebook.icicle(self.labels[:, self.order()], "root at the top, leaves at the bottom", 480)
+        return _notebook.panel(repr(self), [], [picture])
 
 
 @dataclass(frozen=True, eq=False)

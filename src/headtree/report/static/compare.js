@@ -206,7 +206,7 @@ HT.compare = (() => {
         const q = HT.matrix.described(slot.part, "query", query_order, terms_rows, Math.floor((y - y0) * shown.lengths[0]));
         const k = HT.matrix.described(slot.part, "key", key_order, terms_columns, Math.floor((x - x0) * shown.lengths[1]));
         const code = terms[(row(slot) * shown.nTerms + t) * shown.size + q.block * shown.nColumns + k.block];
-        return [el("strong", {}, `${titles[net.terms[t]]}: ${number(shown.scale * (code / 127 - 1))}`), q.line, k.line];
+        return [el("strong", {}, `${titles[net.terms[t]]}: ${number(shown.scale * Math.sign(code - 127) * (code / 127 - 1) ** 2)}`), q.line, k.line];
       }
       return null;
     };
@@ -215,7 +215,7 @@ HT.compare = (() => {
         net.terms.map((name, t) => [titles[name], share(t)])));
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
-        "negative, red positive, on one scale. Percentages are norms beside that of softmax.", after: [values.element]});
+        "negative, red positive, on one scale (its square root, so that small values show). Percentages are norms beside that of softmax.", after: [values.element]});
   }
 
   // -- entropy over inputs ---------------------------------------------------------------------------------
