@@ -226,9 +226,12 @@ HT.compare = (() => {
     const draw = backend => {
       if (!columns.length) return null;
       const xs = columns.map((_, i) => i);
-      const fig = figure({height: 260, tools: "", x_axis_label: "input", y_axis_label: "head entropy",
-        x_range: [-0.4, columns.length - 0.6]}, backend);
       const band = [0.1, 0.9].map(q => columns.map(values => quantile(values, q)));
+      const shown = [...band.flat(), ...slots.filter(slot => slot.head !== undefined)
+        .flatMap(slot => columns.map(values => values[slot.head]))];
+      const low = Math.min(...shown), extent = Math.max(...shown) - low || 1;
+      const fig = figure({height: 260, tools: "", x_axis_label: "input", y_axis_label: "head entropy",
+        x_range: [-0.5, columns.length - 0.5], y_range: [low - 0.05 * extent, low + 1.25 * extent]}, backend);
       fig.vbar({x: xs, bottom: band[0], top: band[1], width: 0.5, fill_color: colour("faint"), line_color: null});
       fig.rect(xs, columns.map(values => quantile(values, 0.5)), 0.5, {value: 2, units: "screen"},
         {fill_color: colour("soft"), line_color: null});

@@ -96,7 +96,7 @@ HT.overview = (() => {
       const shown = coloured(net, state.color);
       legend.replaceChildren(...legendOf(shown, state.color));
       const fig = figure({
-        height: isNarrow() ? 340 : 430, tools: "tap,box_select,lasso_select,pan,wheel_zoom,box_zoom,reset",
+        height: isNarrow() ? 340 : 430, tools: "box_select,lasso_select,pan,wheel_zoom,box_zoom,reset",
         x_axis_label: words(state.x), y_axis_label: words(state.y),
       }, backend);
       const source = new Bokeh.ColumnDataSource({data: {x: xs, y: ys, color: shown.colours}});
@@ -110,7 +110,7 @@ HT.overview = (() => {
       if (backend === "canvas") tie(self, source);
       return fig;
     };
-    const over = (px, py) => {
+    const nearest = (px, py) => {
       const xr = self.figure.x_range, yr = self.figure.y_range;
       const sx = self.figure.inner_width / (xr.end - xr.start), sy = self.figure.inner_height / (yr.end - yr.start);
       let best = -1, least = 15 * 15;
@@ -118,10 +118,12 @@ HT.overview = (() => {
         const d = ((xs[i] - px) * sx) ** 2 + ((ys[i] - py) * sy) ** 2;
         if (d < least) { least = d; best = i; }
       }
-      return best < 0 ? null : net.about(best);
+      return best;
     };
+    const over = (px, py) => nearest(px, py) < 0 ? null : net.about(nearest(px, py));
+    const tapped = (px, py, add) => { if (nearest(px, py) >= 0) HT.state.select([nearest(px, py)], add); };
     const self = card({
-      id: "map", title: "Map of heads", draw, over,
+      id: "map", title: "Map of heads", draw, over, tapped,
       sentence: "Each point is a head; heads that attend alike lie close together. Drag a box or a lasso to select " +
         "several.",
       controls: [labelled("across", x), labelled("up", y)], after: [legend],
@@ -147,7 +149,7 @@ HT.overview = (() => {
       legend.replaceChildren(...legendOf(shown, state.color));
       const nLayers = Math.max(...layers) + 1, nPlaces = Math.max(...places) + 1;
       const fig = figure({
-        height: isNarrow() ? 340 : 430, tools: "tap,box_select,pan,wheel_zoom,reset",
+        height: isNarrow() ? 340 : 430, tools: "box_select,pan,wheel_zoom,reset",
         x_axis_label: "head", y_axis_label: "layer", x_range: [-0.6, nPlaces - 0.4], y_range: [nLayers - 0.4, -0.6],
       }, backend);
       const source = new Bokeh.ColumnDataSource({
@@ -168,12 +170,11 @@ HT.overview = (() => {
       if (backend === "canvas") tie(self, source);
       return fig;
     };
-    const over = (x, y) => {
-      const head = at.get(`${Math.round(y)},${Math.round(x)}`);
-      return head === undefined ? null : net.about(head);
-    };
+    const under = (x, y) => at.get(`${Math.round(y)},${Math.round(x)}`);
+    const over = (x, y) => under(x, y) === undefined ? null : net.about(under(x, y));
+    const tapped = (x, y, add) => { if (under(x, y) !== undefined) HT.state.select([under(x, y)], add); };
     const self = card({
-      id: "grid", title: "Layer × head", draw, over,
+      id: "grid", title: "Layer × head", draw, over, tapped,
       sentence: "Where the heads sit: a row per layer, from the first at the top, coloured by a column of the table.",
       controls: [labelled("colour", select)], after: [legend],
     });

@@ -117,13 +117,5 @@ HT.plots = (() => {
   const redrawAll = () => Promise.all(cards.filter(item => item.figure && item.element.isConnected)
     .map(item => item.redraw()));
 
-  /** Cards that are gone need no redrawing. */
-  function forget(gone) {
-    for (const item of gone) {
-      cards.splice(cards.indexOf(item), 1);
-      item.view?.remove();
-    }
-  }
-
-  return {card, figure, bar, colour, redrawAll, forget, isNarrow, FONT};
+  return {cards, card, figure, bar, colour, redrawAll, isNarrow, FONT};
 })();

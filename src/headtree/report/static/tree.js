@@ -182,7 +182,8 @@ HT.tree = (() => {
   function item(net, tree, children, f, open) {
     const content = el("div", {class: "inside"});
     const details = el("details", {open}, el("summary", {},
-      el("strong", {}, headline(tree, f)), " ", el("span", {}, tree.words[f]), " ",
+      el("span", {}, tree.words[f]), " ", ...(Number.isNaN(tree.support[f]) ? []
+        : [el("strong", {}, `Support ${percent(tree.support[f])}.`), " "]),
       el("button", {type: "button", onclick: event => { event.preventDefault(); HT.state.select(members(tree, f)); },
         "aria-label": `Select these ${tree.size[f]} heads`}, "Select")), content);
     const fill = () => {

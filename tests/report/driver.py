@@ -1,0 +1,117 @@
+"""The page in a real browser: where things are on the screen, and real clicks on them."""
+
+import contextlib
+
+
+class Driver:
+    """One tab with a page; collects what must not happen."""
+
+    def __init__(self, context, path, fragment="", **_):
+        self.tab = context.new_page()
+        self.errors, self.requests = [], []
+        self.tab.on("console", self._console)
+        self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.tab.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
+        self.tab.on("request", self._request)
+        self.tab.goto(path.as_uri() + fragment)
+        self.tab.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+
+    def _console(self, message):
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def _request(self, request):
+        if not request.url.startswith(("data:", "blob:")):
+            self.requests.append(request.url)
+
+    def js(self, expression, *arguments):
+        """Look at something; never used to do what a person would do."""
+        return self.tab.evaluate(expression, *arguments)
+
+    def wait(self, expression):
+        self.tab.wait_for_function(expression, timeout=20_000)
+
+    def drawn(self, card):
+        """Scroll to a card and wait until its plot is there and still."""
+        self.wait(f"() => HT.plots.cards.some(c => c.id === '{card}' && c.view)")
+        self.tab.locator(f"#{card}-plot").scroll_into_view_if_needed()
+        self.tab.wait_for_timeout(60)
+
+    def place(self, card, x, y):
+        """Where a point of a plot is on the screen."""
+        self.drawn(card)
+        return self.js(
+            """([id, x, y]) => {
+                const {view} = HT.plots.cards.find(c => c.id === id);
+                const box = view.el.getBoundingClientRect();
+                return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+            }""",
+            [card, x, y],
+        )
+
+    def click(self, card, x, y, shift=False):
+        place = self.place(card, x, y)
+        with self._held("Shift" if shift else None):
+            self.tab.mouse.move(*place)
+            self.tab.mouse.click(*place)
+        self.tab.wait_for_timeout(80)
+
+    @contextlib.contextmanager
+    def _held(self, key):
+        if key:
+            self.tab.keyboard.down(key)
+        yield
+        if key:
+            self.tab.keyboard.up(key)
+
+    def hover(self, card, x, y):
+        """The words under the pointer."""
+        px, py = self.place(card, x, y)
+        self.tab.mouse.move(px - 2, py)
+        self.tab.mouse.move(px, py)
+        self.tab.wait_for_selector("#tooltip:not([hidden])")
+        return self.tab.locator("#tooltip").inner_text()
+
+    def map_click(self, head, shift=False):
+        x, y = self.js("head => ['x', 'y'].map(k => HT.network.column(HT.state.get()[k]).values[head])", head)
+        self.click("map", x, y, shift)
+
+    def tree_place(self, head):
+        return self.js("head => HT.network.tree().place[head]", head)
+
+    def selected(self):
+        """The selection as each view shows it, by what it draws."""
+        return self.js(
+            """() => {
+                const card = id => HT.plots.cards.find(c => c.id === id);
+                const sorted = list => [...list].sort((a, b) => a - b);
+                const tree = HT.network.tree();
+                const marks = card("affinity").marks.data;
+                const n = marks.left.length / 2;
+                const bars = card("tree").marks.data;
+                const heads = [];
+                for (let i = 0; i < tree.order.length; i++) {
+                    const isUnder = bars.left.some((l, j) => l <= i + 0.5 && i + 0.5 < bars.right[j]);
+                    if (isUnder) heads.push(tree.order[i]);
+                }
+                return {
+                    map: sorted(card("map").source.selected.indices),
+                    grid: sorted(card("grid").source.selected.indices),
+                    affinity: sorted(marks.left.slice(0, n).map(p => tree.order[p])),
+                    tree: sorted(heads),
+                    table: sorted(Array.from(document.querySelectorAll("tr.chosen"), r => Number(r.dataset.head))),
+                    text: document.getElementById("selection").textContent,
+                };
+            }"""
+        )
+
+    def shows(self, heads):
+        """Whether every view shows exactly these heads as selected."""
+        heads = sorted(heads)
+        self.tab.wait_for_timeout(50)
+        found = self.selected()
+        text = found.pop("text")
+        count = f"{len(heads)} head{'s' if len(heads) > 1 else ''} selected" if heads else "No head selected"
+        assert found == dict.fromkeys(found, heads), found
+        assert text.startswith(count), text
+        return True

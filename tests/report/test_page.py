@@ -1,0 +1,441 @@
+"""The page in a real browser, with real clicks."""
+
+import csv
+import io
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from tests.report.conftest import HOSTILE
+from tests.report.driver import Driver
+
+
+def card(name):
+    """A card of the page, in its own language."""
+    return f"HT.plots.cards.find(c => c.id === '{name}')"
+
+
+@pytest.fixture(scope="module")
+def path(run, tmp_path_factory):
+    return ht.write_report(run, tmp_path_factory.mktemp("pages") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def context(browser):
+    opened = browser.new_context(
+        viewport={"width": 1440, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
+    )
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(context, path):
+    driver = Driver(context, path)
+    yield driver
+    assert driver.errors == []
+    driver.tab.close()
+
+
+def test_opens_without_errors_and_without_a_request(context, path):
+    page = Driver(context, path)
+    page.tab.wait_for_timeout(300)
+    assert (page.errors, page.requests) == ([], [path.as_uri()])
+    page.tab.locator("#compare").scroll_into_view_if_needed()
+    page.drawn("terms-a")
+    page.drawn("agreement")
+    assert (page.errors, page.requests) == ([], [path.as_uri()])
+    policy = page.tab.locator("meta[http-equiv=Content-Security-Policy]").get_attribute("content")
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    assert "script-src 'sha256-" in policy
+    page.tab.close()
+
+
+def test_a_head_chosen_on_the_map_is_chosen_everywhere(page):
+    page.map_click(7)
+    assert page.shows([7])
+    page.map_click(12, shift=True)
+    assert page.shows([7, 12])
+    page.tab.click("#clear")
+    assert page.shows([])
+
+
+def test_a_head_chosen_in_the_grid_is_chosen_everywhere(page, run):
+    layer, head = run.heads.loc[13, ["layer", "head"]]
+    page.click("grid", head, layer)
+    assert page.shows([13])
+
+
+def test_a_box_on_the_grid_chooses_a_layer(page):
+    page.drawn("grid")
+    page.tab.locator("#grid-plot").get_by_title("Box Select").click()
+    page.tab.mouse.move(*page.place("grid", -0.55, 1.55))
+    page.tab.mouse.down()
+    page.tab.mouse.move(*page.place("grid", 2, 1), steps=3)
+    page.tab.mouse.move(*page.place("grid", 4.55, 0.5), steps=3)
+    page.tab.mouse.up()
+    assert page.shows([5, 6, 7, 8, 9])
+
+
+def test_a_folder_of_the_tree_chooses_its_heads(page, run):
+    tree = run.consensus.tree
+    folder = next(f for f in tree.folders(1) if 1 < len(f) < tree.n_leaves)
+    places = [page.tree_place(int(head)) for head in folder]
+    page.click("tree", (min(places) + max(places) + 1) / 2, 1.2)
+    assert page.shows([int(head) for head in folder])
+    page.click("tree", places[0] + 0.5, page.js("() => HT.network.tree().depth + 0.7"))
+    assert page.shows([page.js("p => HT.network.tree().order[p]", places[0])])
+
+
+def test_folders_fold_and_unfold(page, run):
+    def n_shown():
+        page.drawn("tree")
+        return page.js(
+            "() => HT.plots.cards.find(c => c.id === 'tree').figure.renderers[1].data_source.data.left.length"
+        )
+
+    assert n_shown() == 20
+    page.tab.select_option("#tree-click", "fold")
+    sizes = [len(folder) for folder in run.consensus.tree.folders(1)]
+    place = page.js("() => { const t = HT.network.tree(); return t.start[1] + t.size[1] / 2; }")
+    folded = page.js("() => HT.network.tree().size[1]")
+    assert folded in sizes
+    page.click("tree", place, 1.2)
+    page.wait("() => HT.state.get().folded.length === 1")
+    page.tab.wait_for_timeout(150)
+    assert n_shown() == 20 - folded
+    page.tab.go_back()
+    page.wait("() => HT.state.get().folded.length === 0")
+    page.tab.wait_for_timeout(150)
+    assert n_shown() == 20
+
+
+def test_a_cell_of_the_affinities_chooses_its_two_heads(page):
+    page.click("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
+    assert page.shows([3, 17])
+    page.drawn("organized-b")
+    assert page.tab.locator("#slot-a h3").inner_text() == "L3H2"
+    assert page.tab.locator("#slot-b h3").inner_text() == "L0H3"
+
+
+def test_rows_of_the_table_choose_heads_by_keyboard(page):
+    box = page.tab.get_by_label("Select L0H4", exact=True)
+    box.focus()
+    page.tab.keyboard.press("Space")
+    page.tab.get_by_label("Select L1H0", exact=True).check()
+    assert page.shows([4, 5])
+    page.tab.get_by_label("Select L0H4", exact=True).uncheck()
+    assert page.shows([5])
+
+
+def test_folders_in_words_choose_heads(page, run):
+    words = page.tab.locator("#folders summary").first.inner_text()
+    assert words.startswith("20 heads of layers 0–3.")
+    inner = page.tab.locator("#folders .inside details summary").first
+    n = int(re.match(r"(\d+) heads", inner.inner_text())[1])
+    inner.get_by_role("button").click()
+    assert len(page.selected()["map"]) == n
+    assert page.shows(page.selected()["map"])
+
+
+def test_search_and_sort(page, run):
+    page.tab.fill("#search", "layer 2")
+    rows = page.tab.locator("table.heads tbody tr")
+    assert rows.count() == 5
+    page.tab.get_by_role("button", name="Select all found").click()
+    assert page.js("() => HT.state.get().selected") == [10, 11, 12, 13, 14]
+    page.tab.fill("#search", "")
+    page.tab.locator("table.heads").get_by_role("button", name="entropy", exact=True).click()
+    names = page.tab.locator("table.heads tbody th").all_inner_texts()
+    assert names == run.heads.sort_values("entropy", ascending=False)["name"].tolist()
+    assert page.tab.locator("th[aria-sort=descending]").count() == 1
+
+
+def test_the_map_has_a_choice_of_axes_and_colours(page, run):
+    page.tab.select_option("#map-x", "layer")
+    page.tab.select_option("#map-y", "entropy_1")
+    page.tab.select_option("#grid-color", "family")
+    page.tab.wait_for_timeout(200)
+    page.drawn("map")
+    assert page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.y)") == pytest.approx(
+        run.heads["entropy_1"].tolist()
+    )
+    n_families = run.heads["family"].nunique()
+    assert page.tab.locator("#grid .key").count() == n_families
+
+
+def test_hover_names_heads_and_their_numbers(page, run):
+    text = page.hover("grid", 2, 1)
+    assert text.startswith("L1H2\nlayer 1, head 2\n")
+    assert f"entropy rank {run.heads['entropy_rank'][7]}" in text
+    text = page.hover("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
+    assert text.startswith("L3H2 and L0H3\naffinity")
+    text = page.hover("tree", 10, 0.5)
+    assert text.startswith("Folder of 20 heads\n20 heads of layers")
+
+
+def test_two_heads_side_by_side(page, run):
+    page.tab.select_option("#head-a", "2")
+    page.tab.select_option("#head-b", "9")
+    assert page.shows([2, 9])
+    page.drawn("organized-b")
+    assert [page.tab.locator(f"#slot-{s} h3").inner_text() for s in "ab"] == ["L0H2", "L1H4"]
+    text = page.hover("as-is-b", 3.5, 9.5)
+    att = run.attention[0].load()
+    value = float(re.search(r"^[−\d.]+", text)[0].replace("−", "-"))
+    extent = float(att.values[9].max() - att.values[9].min())
+    assert value == pytest.approx(float(att.values[9, 9, 3]), abs=extent / 254)  # a step of the 8-bit scale
+    assert "query 9 w1" in text
+    text = page.hover("as-is-b", 9.5, 3.5)
+    assert text.startswith("missing")
+    page.tab.select_option("#head-b", "")
+    assert page.shows([2])
+    assert page.tab.locator("#slot-b").is_hidden()
+
+
+def test_organized_matrices_follow_their_trees(page, run):
+    page.tab.select_option("#head-a", "6")
+    page.drawn("organized-a")
+    org = run.organization[0]
+    queries, keys = org.order("query"), org.order("key")
+    text = page.hover("organized-a", 4.5, 6.5)
+    assert f"query {queries[6]} " in text
+    assert f"key {keys[4]} " in text
+    page.tab.select_option("#level-query", "1")
+    page.tab.wait_for_timeout(300)
+    page.drawn("organized-a")
+    lines = page.js("""() => Array.from(HT.plots.cards.find(c => c.id === 'organized-a')
+        .figure.renderers[1].data_source.data.y0)""")
+    labels = org.trees.query.labels[1][queries]
+    assert lines == [i for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
+
+
+def test_coefficients_terms_and_entropies_are_shown(page, run):
+    page.tab.select_option("#head-a", "6")
+    page.drawn("entropies")
+    page.tab.locator("#entropies summary").click()
+    cells = page.tab.locator("#entropies td.number").all_inner_texts()
+    assert [float(c) for c in cells] == pytest.approx([run.heads[f"entropy_{i}"][6] for i in range(3)], rel=1e-3)
+    page.drawn("terms-a")
+    page.tab.locator("#terms-a summary").click()
+    shares = page.tab.locator("#terms-a td.number").all_inner_texts()
+    from headtree.report.page_details import details
+
+    expected = details(run.attention[0], run.organization[0], [6])
+    assert [float(s) for s in shares] == pytest.approx(expected.shares[0].tolist(), rel=1e-3)
+    page.tab.locator("#coefficients-a summary").click()
+    row = page.tab.locator("#coefficients-a tbody tr").first.locator("td").all_inner_texts()
+    basis = ht.TensorHaarBasis(tuple(run.organization[0].trees)[1:])
+    from headtree.measures.inputs import filled
+
+    first = abs(float(basis.analyze(filled(run.attention[0]).values)[6, 0, 0]))
+    assert int(row[0]) == 18 * 18
+    assert float(row[1]) == pytest.approx(first, rel=0.03)  # half a step of 254 over six decades
+
+
+def test_the_input_switch_changes_matrices_and_trees(page, run):
+    page.tab.select_option("#head-a", "2")
+    page.tab.select_option("#input", "2")
+    page.wait("() => HT.state.get().input === 2")
+    page.tab.wait_for_timeout(300)
+    page.drawn("as-is-a")
+    assert page.js("() => HT.plots.cards.find(c => c.id === 'as-is-a').figure.x_range.end") == 14
+    page.tab.select_option("#basis", "input")
+    page.tab.wait_for_timeout(200)
+    order = page.js("() => Array.from(HT.network.tree().order)")
+    assert order == run.organization[2].order(0).tolist()
+    xs = page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.x)")
+    assert xs == pytest.approx(run.organization[2].coordinates[0][:, 0].tolist(), rel=1e-6)  # float32
+
+
+def test_stability_is_told(page):
+    text = page.tab.locator("#stability").inner_text()
+    assert "mean rank correlation" in text
+    assert "resampled sets of inputs" in text
+    assert page.tab.locator("#stability tbody tr").count() == 5 + 3
+
+
+def test_the_selection_can_be_taken_away(page, run):
+    page.tab.get_by_label("Select L0H3", exact=True).check()
+    page.tab.get_by_label("Select L0H1", exact=True).check()
+    page.tab.click("#copy")
+    page.tab.wait_for_timeout(100)
+    assert page.js("() => navigator.clipboard.readText()") == "L0H3, L0H1"
+    with page.tab.expect_download() as waiting:
+        page.tab.click("#csv")
+    assert waiting.value.suggested_filename == "heads.csv"
+    rows = list(csv.DictReader(io.StringIO(waiting.value.path().read_text(encoding="utf-8"))))
+    assert [row["name"] for row in rows] == ["L0H3", "L0H1"]
+    assert list(rows[0]) == list(run.heads.columns)
+    assert float(rows[1]["entropy"]) == run.heads["entropy"][1]
+
+
+@pytest.mark.parametrize("card", ["map", "grid", "tree", "affinity", "organized-a", "terms-a", "entropies"])
+def test_figures_download_as_svg_and_png(page, card):
+    page.tab.locator("#compare").scroll_into_view_if_needed()
+    page.drawn(card)
+    for name, check in (("SVG", _is_svg), ("PNG", _is_png)):
+        with page.tab.expect_download() as waiting:
+            page.tab.locator(f"#{card}").get_by_role("button", name=name).click()
+        assert waiting.value.suggested_filename == f"{card}.{name.lower()}"
+        check(waiting.value.path().read_bytes())
+
+
+def _is_svg(content):
+    root = ET.fromstring(content)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(root.iter())) > 20
+
+
+def _is_png(content):
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 2000
+
+
+def test_a_link_restores_the_view_and_the_history_goes_back_and_forward(context, path):
+    first = Driver(context, path)
+    first.map_click(7)
+    first.tab.select_option("#grid-color", "layer")
+    first.tab.select_option("#input", "1")
+    address = first.tab.url
+    second = Driver(context, path, "#" + address.split("#")[1])
+    assert second.shows([7])
+    assert (second.tab.input_value("#grid-color"), second.tab.input_value("#input")) == ("layer", "1")
+    first.tab.go_back()
+    first.tab.go_back()
+    first.wait("() => HT.state.get().color === 'entropy'")
+    assert first.shows([7])
+    first.tab.go_back()
+    first.wait("() => HT.state.get().selected.length === 0")
+    assert first.shows([])
+    first.tab.go_forward()
+    first.wait("() => HT.state.get().selected.length === 1")
+    assert first.shows([7])
+    for page in (first, second):
+        assert page.errors == []
+        page.tab.close()
+
+
+def test_a_fragment_that_makes_no_sense_is_ignored(context, path):
+    page = Driver(context, path, "#i=99&s=-4.2-1.foo.5-1e9.19&x=<script>&c=constructor&q=-1&z=7.700000-9&b=evil")
+    state = page.js("() => HT.state.get()")
+    assert (state["input"], state["x"], state["color"], state["basis"]) == (
+        0,
+        "coordinate_1",
+        "entropy",
+        "consensus",
+    )
+    assert all(0 <= head < 20 for head in state["selected"])
+    assert page.errors == []
+    page.tab.close()
+
+
+def test_hostile_text_is_text(context, path):
+    page = Driver(context, path)
+    assert page.tab.title().startswith("hostile '<b>& ·")
+    assert page.tab.locator("h1").inner_text() == "hostile '<b>&"
+    page.drawn("as-is-a")
+    seen = [page.hover("as-is-a", 0.5, i + 0.5) for i in range(8)]
+    assert "<script>window.hurt = 1</script>" in seen[0]
+    assert "onerror='window.hurt = 2'" in seen[1]
+    assert "⟨U+202E⟩evil" in seen[3]
+    assert "🦜" in seen[4]
+    assert "$$\\text{tex}$$ {{parts}}" in seen[5]
+    assert max(map(len, seen)) < 400
+    page.tab.locator("#as-is-a summary").click()
+    page.tab.select_option("#input", "1")
+    section = page.tab.locator("#part-of-run-depth")
+    assert section.locator("h2").inner_text() == HOSTILE[0]
+    assert section.locator("p").all_inner_texts() == list(HOSTILE[:3])
+    assert section.locator("td").last.inner_text() == HOSTILE[0]
+    assert section.locator("img").count() == 1
+    page.tab.wait_for_timeout(300)
+    assert page.js("() => window.hurt") is None
+    assert (
+        page.js("() => document.querySelectorAll('main script, main svg, main iframe, [onload], [onerror]').length")
+        == 0
+    )
+    assert (page.errors, page.requests) == ([], [path.as_uri()])
+    page.tab.close()
+
+
+def test_image_patches_are_shown_on_hover(context, images, tmp_path):
+    page = Driver(context, ht.write_report(images, tmp_path / "images.html"))
+    page.drawn("as-is-a")
+    names = images.attention[0].keys
+    q, k = names.index("r1c3"), names.index("r2c0")
+    text = page.hover("as-is-a", k + 0.5, q + 0.5)
+    assert "r1c3" in text
+    assert page.tab.locator("#tooltip .patch").count() == 2
+    box = page.tab.locator("#tooltip .patch").first.bounding_box()
+    shot = page.tab.screenshot(clip=box)
+    from PIL import Image
+
+    red, green, blue = Image.open(io.BytesIO(shot)).convert("RGB").getpixel((20, 20))
+    assert (red, green, blue) == pytest.approx((80, 200, 0), abs=3)  # row 1, column 3 of the thumbnail
+    assert page.errors == []
+    page.tab.close()
+
+
+def test_phone_width_and_dark(browser, path):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = Driver(context, path)
+    page.drawn("organized-a")
+    assert page.js("() => document.documentElement.scrollWidth") <= 390
+    assert page.js("() => getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
+    page.tab.locator("#theme").click()
+    assert page.js("() => getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
+    page.tab.wait_for_timeout(300)
+    assert page.js("() => HT.plots.cards[0].figure.background_fill_color") == "#ffffff"
+    assert page.errors == []
+    context.close()
+
+
+def test_what_plots_show_can_be_read_without_seeing_them(page):
+    page.drawn("organized-a")
+    for name in page.js("() => HT.plots.cards.filter(c => c.figure).map(c => c.id)"):
+        label = page.tab.locator(f"#{name}-plot")
+        assert label.get_attribute("role") == "img"
+        assert label.get_attribute("aria-label")
+    unnamed = page.js(
+        """() => Array.from(document.querySelectorAll("button, select, input"))
+            .filter(e => !(e.textContent.trim() || e.getAttribute("aria-label") || e.labels?.length)).length"""
+    )
+    assert unnamed == 0
+    levels = page.js("() => Array.from(document.querySelectorAll('h1,h2,h3,h4'), h => Number(h.tagName[1]))")
+    assert levels[0] == 1
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+    page.tab.locator("#organized-a summary").click()
+    assert page.tab.locator("#organized-a tbody tr").count() == 18
+
+
+def test_a_notebook_shows_the_page_in_a_frame(context, run, tmp_path):
+    outer = tmp_path / "notebook.html"
+    outer.write_text(f"<!doctype html><body>{ht.show(run, height=700)._repr_html_()}</body>", encoding="utf-8")
+    tab = context.new_page()
+    errors = []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto(outer.as_uri())
+    frame = tab.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(state="attached", timeout=20_000)
+    frame.get_by_label("Select L0H4", exact=True).check()
+    assert frame.locator("#selection").inner_text().startswith("1 head selected: L0H4")
+    assert errors == []
+    tab.close()
+
+
+def test_bad_arguments_are_named(run, tmp_path):
+    with pytest.raises(HeadtreeError, match="run must be a run of a network"):
+        ht.write_report("runs/x", tmp_path / "r.html")
+    with pytest.raises(HeadtreeError, match="path must name a file"):
+        ht.write_report(run, tmp_path)
+    with pytest.raises(HeadtreeError, match="budget"):
+        ht.write_report(run, tmp_path / "r.html", budget=0)
+    with pytest.raises(HeadtreeError, match="height"):
+        ht.show(run, height=0)
+    assert list(tmp_path.iterdir()) == []
