@@ -13,8 +13,8 @@ class Driver:
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
         self.tab.on("request", self._request)
-        self.tab.goto(path.as_uri() + fragment)
-        self.tab.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+        self.tab.goto(path.as_uri() + fragment, timeout=60_000)
+        self.tab.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
 
     def _console(self, message):
         if message.type in ("error", "warning"):
@@ -29,10 +29,11 @@ class Driver:
         return self.tab.evaluate(expression, *arguments)
 
     def wait(self, expression):
-        self.tab.wait_for_function(expression, timeout=20_000)
+        self.tab.wait_for_function(expression, timeout=60_000)
 
     def drawn(self, card):
         """Scroll to a card and wait until its plot is there and still."""
+        self.tab.locator(f"section:has(#{card})").scroll_into_view_if_needed()
         self.wait(f"() => HT.plots.cards.some(c => c.id === '{card}' && c.view)")
         self.tab.locator(f"#{card}-plot").scroll_into_view_if_needed()
         self.tab.wait_for_timeout(60)

@@ -275,15 +275,14 @@ def test_the_selection_can_be_taken_away(page, run):
     assert float(rows[1]["entropy"]) == run.heads["entropy"][1]
 
 
-@pytest.mark.parametrize("card", ["map", "grid", "tree", "affinity", "organized-a", "terms-a", "entropies"])
-def test_figures_download_as_svg_and_png(page, card):
-    page.tab.locator("#compare").scroll_into_view_if_needed()
-    page.drawn(card)
-    for name, check in (("SVG", _is_svg), ("PNG", _is_png)):
-        with page.tab.expect_download() as waiting:
-            page.tab.locator(f"#{card}").get_by_role("button", name=name).click()
-        assert waiting.value.suggested_filename == f"{card}.{name.lower()}"
-        check(waiting.value.path().read_bytes())
+def test_figures_download_as_svg_and_png(page):
+    for name in ("map", "grid", "tree", "affinity", "organized-a", "terms-a", "coefficients-a", "entropies"):
+        page.drawn(name)
+        for kind, check in (("SVG", _is_svg), ("PNG", _is_png)):
+            with page.tab.expect_download() as waiting:
+                page.tab.locator(f"#{name}").get_by_role("button", name=kind).click()
+            assert waiting.value.suggested_filename == f"{name}.{kind.lower()}"
+            check(waiting.value.path().read_bytes())
 
 
 def _is_svg(content):
@@ -422,7 +421,7 @@ def test_a_notebook_shows_the_page_in_a_frame(context, run, tmp_path):
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto(outer.as_uri())
     frame = tab.frame_locator("iframe")
-    frame.locator("html[data-ready]").wait_for(state="attached", timeout=20_000)
+    frame.locator("html[data-ready]").wait_for(state="attached", timeout=60_000)
     frame.get_by_label("Select L0H4", exact=True).check()
     assert frame.locator("#selection").inner_text().startswith("1 head selected: L0H4")
     assert errors == []

@@ -42,6 +42,9 @@ _BEST_RATIO = 0.3
 #: Inputs differ in how well they compress; a plan is given up when the first need so much more than their share.
 _SLACK = 1.1
 
+#: Coarser tiles and other inputs may compress this much better than those seen so far.
+_NEARLY = 0.93
+
 #: What coefficients and terms become, for planning.
 _DETAIL_RATIO = 1.2
 
@@ -141,6 +144,7 @@ class _Material:
     run: Run
     _fine: dict[int, tuple[Tiles, Tiles]] = field(default_factory=dict)
     _details: dict[tuple[int, bool], Details] = field(default_factory=dict)
+    _ratios: list[float] = field(default_factory=list)  #: bytes for each cell of the parts made so far
 
     @cached_property
     def shapes(self) -> list[tuple[int, int, int]]:
@@ -164,14 +168,19 @@ class _Material:
         return np.arange(self.shapes[0][0]) if plan.every_head else self.chosen
 
     def estimate(self, plan: Plan) -> float:
-        """Bytes that the parts of a plan take at the least, before any matrix is read."""
-        total = 0.0
-        for n_heads, *lengths in self.shapes[: plan.n_inputs]:
-            cells = [min(n, plan.size) for n in lengths]
-            total += 2 * n_heads * cells[0] * cells[1] * _BEST_RATIO
-            terms = len(TERMS) * np.prod([min(n, N_TERM_BLOCKS) for n in lengths])
-            total += len(self.heads(plan)) * (N_COEFFICIENTS + terms) * (_DETAIL_RATIO if plan.every_head else 0)
-        return total
+        """Bytes that the parts of a plan take at the least; nearer to the truth once one part has been made."""
+        cells = self._cells(plan)
+        n_details = sum(
+            N_COEFFICIENTS + len(TERMS) * int(np.prod([min(n, N_TERM_BLOCKS) for n in shape[1:]]))
+            for shape in self.shapes[: plan.n_inputs]
+        )
+        known = max(self._ratios, default=_BEST_RATIO)
+        return known * sum(cells) + (_DETAIL_RATIO * n_details * len(self.heads(plan)) if plan.every_head else 0)
+
+    def _cells(self, plan: Plan) -> list[int]:
+        """Number of cells of both kinds of matrices, for each input."""
+        sides = [[min(n, plan.size) for n in shape[1:]] for shape in self.shapes[: plan.n_inputs]]
+        return [2 * shape[0] * a * b for shape, (a, b) in zip(self.shapes, sides, strict=False)]
 
     def part(self, plan: Plan, i: int) -> str:
         """The packed matrices of one input."""
@@ -184,7 +193,10 @@ class _Material:
             arrays |= _axis(org, axis, name)
         detail_text, detail_arrays = _detail_arrays(own)
         text |= detail_text | {"image": thumbnail(self.run, i)}
-        return packed(text, arrays | detail_arrays)
+        result = packed(text, arrays | detail_arrays)
+        if not plan.every_head:
+            self._ratios.append(_NEARLY * len(result) / self._cells(plan)[i])
+        return result
 
     def _tiles(self, plan: Plan, i: int) -> tuple[Tiles, Tiles]:
         att, org = self.run.attention[i], self.run.organization[i]

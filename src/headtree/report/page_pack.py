@@ -35,7 +35,7 @@ def packed(text: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     header = json.dumps({"text": json_ready(text), "arrays": places}, allow_nan=False).encode()
     header += b" " * (-(len(header) + _ALIGNMENT) % _ALIGNMENT)
     size = len(header).to_bytes(_ALIGNMENT, "little")
-    return base64.b64encode(zlib.compress(b"".join([size, header, *parts]), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(b"".join([size, header, *parts]), 6)).decode("ascii")
 
 
 def json_ready(value: Any) -> Any:

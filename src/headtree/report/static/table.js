@@ -3,13 +3,14 @@ HT.table = (() => {
   const {el, byId, number, words} = HT.dom;
   const ROWS = 25;
 
+  /** Heads that have every comma-separated phrase: a part of a name or word, or a whole "layer 3", "family 2". */
   function matches(net, text) {
-    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const wordColumns = net.columns.filter(column => column.type === "word" && column.name !== "name");
-    const hay = i => [net.names[i], `layer ${net.column("layer").values[i]}`, `family ${net.column("family")?.values[i]}`,
-      ...wordColumns.map(column => column.words[i])].join(" ").toLowerCase();
-    const all = Array.from({length: net.nHeads}, (_, i) => i);
-    return wanted.length ? all.filter(i => { const text = hay(i); return wanted.every(word => text.includes(word)); }) : all;
+    const phrases = text.toLowerCase().split(",").map(phrase => phrase.trim()).filter(Boolean);
+    const wordColumns = net.columns.filter(column => column.type === "word");
+    const numbered = ["layer", "family"].map(name => net.column(name)).filter(Boolean);
+    const has = (i, phrase) => numbered.some(column => `${column.name} ${column.values[i]}` === phrase) ||
+      wordColumns.some(column => column.words[i].toLowerCase().includes(phrase));
+    return Array.from({length: net.nHeads}, (_, i) => i).filter(i => phrases.every(phrase => has(i, phrase)));
   }
 
   function sorted(net, heads, sort) {
@@ -28,7 +29,7 @@ HT.table = (() => {
 
   function start(net) {
     let page = 0, shown = [];
-    const search = el("input", {type: "search", id: "search", placeholder: "L3H5, layer 3, family 2, …", "aria-label": "Search heads"});
+    const search = el("input", {type: "search", id: "search", placeholder: "L3H5; or layer 3, family 2", "aria-label": "Search heads"});
     search.addEventListener("input", () => { page = 0; HT.state.set({search: search.value}, {replace: true}); });
     const all = el("button", {type: "button", onclick: () => HT.state.select(shown)}, "Select all found");
     const count = el("span", {"aria-live": "polite"});
