@@ -43,12 +43,12 @@ class PlantedInduction(nn.Module):
     """Two layers of two heads: L0H0 tells each token its predecessor, L1H0 is an induction head, H1 do nothing.
 
     The stream has four parts: token, position, previous token, prediction. With `planted=False` the weights are
-    random numbers of the same size.
+    random numbers of the same size; with another `n_back` L0H0 looks that many places back.
     """
 
-    def __init__(self, n_words=20, n_places=48, planted=True):
+    def __init__(self, n_words=20, n_places=48, planted=True, n_back=1):
         super().__init__()
-        self.n_words, self.n_places = n_words, n_places
+        self.n_words, self.n_places, self.n_back = n_words, n_places, n_back
         self.word = nn.Embedding(n_words, n_words)
         self.word.weight.data = torch.eye(n_words)
         width = 3 * n_words + n_places
@@ -73,7 +73,7 @@ class PlantedInduction(nn.Module):
         n, m = self.n_words, self.n_places
         query, key, value = (torch.zeros(width, m) for _ in range(3))
         output = torch.zeros(m, width)
-        query[place] = 20 * torch.eye(m).roll(-1, dims=1)  # place i asks for place i - 1
+        query[place] = 20 * torch.eye(m).roll(-self.n_back, dims=1)  # place i asks for place i - n_back
         key[place] = torch.eye(m)
         value[token, :n] = torch.eye(n)
         output[:n, before] = torch.eye(n)

@@ -24,11 +24,17 @@ def test_the_planted_model_predicts_by_induction():
 
 def test_it_fires_on_the_planted_head_and_on_no_other():
     found = induction(PlantedInduction(), n_tokens=15)
-    assert found.prefix_matching[2] > 0.95  # the very first token has no predecessor, and matches itself as well
+    assert found.prefix_matching[2] > 0.95  # the first token of all has no predecessor, and matches itself as well
     assert found.copying[2] == pytest.approx(1)
     assert (np.delete(found.prefix_matching, 2) < 0.1).all()
     assert np.abs(np.delete(found.copying, 2)).max() < 0.1
     assert found.heads[2] == (1, 0)
+
+
+def test_a_head_that_looks_a_fixed_way_back_does_not_count():
+    """It has the right key at one distance of four."""
+    found = induction(PlantedInduction(n_back=14), n_tokens=15)
+    assert found.prefix_matching.max() < 0.3
 
 
 def test_it_does_not_fire_on_random_weights():
@@ -40,12 +46,13 @@ def test_it_does_not_fire_on_random_weights():
 def test_prefix_matching_is_read_from_the_attention():
     model = zoo.ALL["gpt2"].build()
     found = induction(model, n_tokens=6, n_sequences=2, rng=3)
-    ids = repeated_tokens(model, 6, 2, np.random.default_rng(3))
-    assert torch.equal(ids[:, :6], ids[:, 6:])
-    assert all(len(set(row.tolist())) == 6 for row in ids)
+    ids = repeated_tokens(model, 6, 2, np.random.default_rng(3)).ids
+    assert ids[0, 1:7].tolist() == ids[0, 7:].tolist()  # one other token before
+    assert ids[1, :6].tolist() == ids[1, 7:].tolist()  # one other token between
+    assert all(len(set(row.tolist())) == 7 for row in ids)
     expected = []
-    for att in ht.capture(model, inputs={"input_ids": ids}, kind="probs"):
-        expected.append([np.mean([float(a[q, q - 5]) for q in range(6, 12)]) for a in att.values])
+    for gap, att in enumerate(ht.capture(model, inputs={"input_ids": ids}, kind="probs")):
+        expected.append([np.mean([float(a[q, q - 6 - gap + 1]) for q in range(7, 13)]) for a in att.values])
     np.testing.assert_allclose(found.prefix_matching, np.mean(expected, axis=0), rtol=1e-6)
     assert found.why_no_copying == ""  # GPT-2 ties its unembedding to its embedding
 
@@ -53,7 +60,7 @@ def test_prefix_matching_is_read_from_the_attention():
 def test_copying_reads_the_ov_circuit_literally():
     model = zoo.ALL["gpt2"].build()
     found = induction(model, n_tokens=6, n_sequences=1, rng=3)
-    ids = repeated_tokens(model, 6, 1, np.random.default_rng(3))
+    ids = repeated_tokens(model, 6, 1, np.random.default_rng(3)).ids
     words, first = model.wte.weight.detach(), ids[0, :6]
     with torch.no_grad():
         states = model(input_ids=ids, output_hidden_states=True).hidden_states
@@ -96,12 +103,12 @@ def test_a_model_without_a_head_for_words_has_no_copying():
 
 
 def test_sequences_fit_vocabulary_and_context():
-    assert induction(PlantedInduction(n_words=6), n_tokens=50).n_tokens == 6
+    assert induction(PlantedInduction(n_words=9), n_tokens=50).n_tokens == 6  # three are for the gaps
     with pytest.raises(ht.HeadtreeError, match="room for 3 different tokens"):
-        induction(PlantedInduction(n_words=3))
-    special = repeated_tokens(zoo.ALL["gpt2"].build(), 32, 3, np.random.default_rng(0))
-    assert not {1, 2} & set(special.unique().tolist())
-    assert special.shape == (3, 64)
+        induction(PlantedInduction(n_words=6))
+    special = repeated_tokens(zoo.ALL["gpt2"].build(), 50, 3, np.random.default_rng(0))
+    assert not {1, 2} & set(special.ids.unique().tolist())
+    assert (special.n_tokens, special.ids.shape) == (31, (3, 64))
 
 
 def test_bad_input():

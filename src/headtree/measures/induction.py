@@ -50,7 +50,7 @@ def induction(
     n_tokens : int
         Length of the random sequence, all different; cut to what context and vocabulary allow.
     n_sequences : int
-        Number of sequences; scores are means over them.
+        Number of sequences, each with one more token between its copies; scores are means over them.
     part : str, optional
         As in `capture`.
     rng : int or numpy Generator
@@ -58,30 +58,49 @@ def induction(
 
     Notes
     -----
-    *Prefix matching*: the attention of a token in the second half to the one that followed its copy in the first,
-    mean over these tokens. *Copying*: the state of each token of the first half goes through W_V W_O and the
-    unembedding; of the rise of the sequence's logits above their mean, the share on the token itself, corrected so
-    that 0 is chance and 1 is all of it. Norms after the head are left out.
+    The sequence is said twice, with 0, 1, 2, … other tokens between, so that a head that looks a fixed number of
+    places back does not count. *Prefix matching*: the attention of a token of the second copy to the one that
+    followed it in the first, mean over these tokens. *Copying*: the state of each token of the first copy goes
+    through W_V W_O and the unembedding; of the rise of the sequence's logits above their mean, the share on the
+    token itself, corrected so that 0 is chance and 1 is all of it. Norms after the head are left out.
     """
     n_tokens = _checks.at_least_one(n_tokens, "n_tokens")
     n_sequences = _checks.at_least_one(n_sequences, "n_sequences")
     generator = _checks.generator(rng)
     module = Source(model, None, False).load_model(None)
-    ids = repeated_tokens(module, n_tokens, n_sequences, generator)
+    said = repeated_tokens(module, n_tokens, n_sequences, generator)
     is_named = anatomy.accepts(module, "input_ids")
-    job = prepare(module, inputs={"input_ids": ids} if is_named else ids, kind="probs", part=part)
+    job = prepare(module, inputs={"input_ids": said.ids} if is_named else said.ids, kind="probs", part=part)
     atts = job.run()
-    matching = np.mean([_prefix_matching(att, ids.shape[1] // 2) for att in atts], axis=0)
+    matching = np.mean([_prefix_matching(att, said, i) for i, att in enumerate(atts)], axis=0)
     try:
-        copying, reason = _copying(job, ids[:, : ids.shape[1] // 2]), ""
+        copying, reason = _copying(job, said), ""
     except HeadtreeError as error:
         copying, reason = np.full(len(atts[0].heads), np.nan), str(error)
-    return Induction(atts[0].heads, matching, copying, reason, ids.shape[1] // 2, n_sequences)
+    return Induction(atts[0].heads, matching, copying, reason, said.n_tokens, n_sequences)
 
 
-def repeated_tokens(
-    model: nn.Module, n_tokens: int, n_sequences: int, rng: np.random.Generator
-) -> Int[Tensor, "sequence token"]:
+@dataclass(frozen=True, eq=False)
+class RepeatedTokens:
+    """Inputs in which a sequence of random tokens stands twice, at another distance in each.
+
+    Input i begins with some other tokens, then comes the sequence, i other tokens, and the sequence again. A head
+    that looks a fixed number of places back cannot pass for an induction head.
+    """
+
+    ids: Int[Tensor, "input token"]
+    n_tokens: int
+
+    def first(self, i: int) -> Int[np.ndarray, " token"]:
+        """Places of the sequence's first copy."""
+        return np.arange(self.n_tokens) + len(self.ids) - 1 - i
+
+    def second(self) -> Int[np.ndarray, " token"]:
+        """Places of its second copy, the last ones."""
+        return np.arange(self.n_tokens) + self.ids.shape[1] - self.n_tokens
+
+
+def repeated_tokens(model: nn.Module, n_tokens: int, n_sequences: int, rng: np.random.Generator) -> RepeatedTokens:
     """Different random tokens, none of them special, twice in the same order."""
     table = anatomy.token_embedding(model)
     if table is None or anatomy.is_encoder_decoder(model):
@@ -91,22 +110,27 @@ def repeated_tokens(
     special = anatomy.special_tokens(model)
     words = np.array([word for word in range(table.num_embeddings) if word not in special])
     context = anatomy.context_length(model)
-    n_tokens = min(n_tokens, len(words), n_tokens if context is None else context // 2)
+    n_others = n_sequences - 1
+    n_tokens = min(n_tokens, len(words) - n_others, n_tokens if context is None else (context - n_others) // 2)
     if n_tokens < _FEWEST:
         raise InvalidValueError(
-            f"{type(model).__name__} has room for {n_tokens} different tokens said twice; induction needs {_FEWEST}"
+            f"{type(model).__name__} has room for {max(0, n_tokens)} different tokens said twice; induction needs "
+            f"{_FEWEST}"
         )
-    once = np.stack([rng.choice(words, n_tokens, replace=False) for _ in range(n_sequences)])
-    return torch.from_numpy(np.concatenate([once, once], axis=1))
+    rows = []
+    for gap in range(n_sequences):
+        drawn = rng.choice(words, n_tokens + n_others, replace=False)
+        once, others = drawn[:n_tokens], drawn[n_tokens:]
+        rows.append(np.concatenate([others[gap:], once, others[:gap], once]))
+    return RepeatedTokens(torch.from_numpy(np.stack(rows)), n_tokens)
 
 
-def _prefix_matching(att: AttentionTensor, n: int) -> Float[np.ndarray, " head"]:
-    """Mean attention of tokens of the second half to the one after their copy in the first."""
+def _prefix_matching(att: AttentionTensor, said: RepeatedTokens, i: int) -> Float[np.ndarray, " head"]:
+    """Mean attention of tokens of the second copy to the one after themselves in the first."""
     places = query_places(att.queries, att.keys)
     if places is None:
         raise InvalidValueError("its queries and keys are not the same sequence of tokens; induction needs that")
-    queries = np.arange(n, 2 * n)
-    targets = places[queries] - n + 1
+    queries, targets = said.second(), places[said.first(i) + 1]
     ahead = torch.from_numpy(np.arange(att.shape[2]) > places[:, None])
     scores = []
     for block in head_blocks(att):
@@ -118,7 +142,7 @@ def _prefix_matching(att: AttentionTensor, n: int) -> Float[np.ndarray, " head"]
     return np.asarray(torch.cat(scores).numpy())
 
 
-def _copying(job: CaptureJob, sequences: Int[Tensor, "sequence token"]) -> Float[np.ndarray, " head"]:
+def _copying(job: CaptureJob, said: RepeatedTokens) -> Float[np.ndarray, " head"]:
     words = anatomy.unembedding(job.model)
     if words is None:
         raise InvalidValueError(
@@ -127,16 +151,16 @@ def _copying(job: CaptureJob, sequences: Int[Tensor, "sequence token"]) -> Float
         )
     weights = weights_of(job)
     result = []
-    for item, sequence in zip(job.items, sequences, strict=True):
-        layers = []
+    for i, item in enumerate(job.items):
+        layers, sequence = [], said.ids[i, said.first(i)]
         for states, layer in zip(layer_states(job, item), weights, strict=True):
-            x = states.entering[-2 * len(sequence) :][: len(sequence)].double()
+            x = states.entering[-said.ids.shape[1] :][said.first(i)].double()
             if x.shape[1] != layer.value.shape[1] or layer.output.shape[2] != words.shape[1]:
                 raise InvalidValueError(
                     "its heads read or write states of another width than its logits are made of"
                 )
-            said = x @ layer.value.cpu().double() @ layer.output.cpu().double()
-            layers.append(copied_share(said @ words[sequence].cpu().double().T))
+            written = x @ layer.value.cpu().double() @ layer.output.cpu().double()
+            layers.append(copied_share(written @ words[sequence].cpu().double().T))
         result.append(torch.cat(layers))
     return np.asarray(torch.stack(result).mean(dim=0).numpy())
 
