@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from headtree.pipeline import arrays, steps
+from headtree.pipeline import arrays, drawing, steps
 from headtree.pipeline.arrays import ArrayFile
 from headtree.pipeline.sources import Source
 from headtree.pipeline.workplace import Workplace, reopened, workplace
@@ -128,7 +128,9 @@ def make_array_run(
 
 
 #: The steps that can be done again at any time, from what the others left.
-_PICTURES: dict[str, PlannedStep] = {}
+_PICTURES = {
+    "page": PlannedStep(drawing.write_page, ("report.html",)),
+}
 _ARRAY_PICTURES: dict[str, PlannedStep] = {}
 
 

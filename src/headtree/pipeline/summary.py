@@ -104,7 +104,10 @@ def _network_words(found: Mapping[str, Any]) -> str:
     if correlation is not None:
         low, high = found["rank_correlation_interval"]
         interval = "" if low is None else f", 95 % interval {low:.2f} to {high:.2f}"
-        lines.append(f"  over inputs         heads are ranked alike: correlation {correlation:.2f}{interval}")
+        alike = "much" if correlation >= 0.7 else "partly" if correlation >= 0.3 else "not"
+        lines.append(
+            f"  over inputs         the heads' ranking is {alike} the same: correlation {correlation:.2f}{interval}"
+        )
     lines += [f"  sparsity            {_gain(found['sparsity_gain'])}", f"  look at             {_where(found)}"]
     return "\n".join(lines)
 
