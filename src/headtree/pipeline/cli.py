@@ -39,18 +39,15 @@ def demo(
     """Organize the two networks that come with headtree: a Transformer-XL and a ViT.
 
     Makes runs/demo-txl and runs/demo-vit in about a minute, without a network connection: attention of every head
-    on six inputs, its organization, measures, tables, figures and an interactive page. Interrupted, it goes on
+    on six inputs, its organization, measures, tables, figures and an interactive page. In a copy without their
+    weights, a pretrained BERT (all-MiniLM-L6-v2) stands in for them: runs/demo-minilm. Interrupted, it goes on
     where it stopped; done, it does nothing but repeat what was found.
     """
     with answering("demo"):
+        from headtree.pipeline.demo import demo_sources
         from headtree.pipeline.make import make_run
-        from headtree.pipeline.models import ModelSource
 
-        # [OA] shows scores of its Transformer-XL and probabilities of its ViT
-        sources = {
-            "txl": ModelSource(model="txl", batches=inputs, kind="scores"),
-            "vit": ModelSource(model="vit", batches=inputs, kind="probs"),
-        }
+        sources = demo_sources(inputs)
         finish(
             [
                 make_run(source, output / f"demo-{name}", draw=draw, force=force, say=_teller(json, f"demo-{name}"))
