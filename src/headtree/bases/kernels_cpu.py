@@ -1,7 +1,7 @@
-"""Compiled loops: chains of plane rotations along one axis of an array.
+"""Compiled loops: chains of plane rotations along one axis of an array, and sums over all scales of a matrix.
 
-Everything here takes checked, native numpy arrays. Work is shared between threads by fibres, never within one, so
-that results do not depend on the number of threads.
+Everything here takes checked, native numpy arrays. Work is shared between threads by fibres, or by matrices,
+never within one, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -85,3 +85,96 @@ def _rotate_block(block, width, first, second, cos, sin):  # type: ignore[no-unt
             at_p, at_q = p[i], q[i]
             p[i] = s * at_p + c * at_q
             q[i] = s * at_q - c * at_p
+
+
+def sum_scales(
+    f: Float[np.ndarray, "batch row column"],
+    rows: tuple[np.ndarray, ...],
+    columns: tuple[np.ndarray, ...],
+    is_exp: bool,
+    first: Float[np.ndarray, "batch row column"],
+    second: Float[np.ndarray, "batch row column"],
+) -> None:
+    """First and second term of eq. (12) of [OA] for A' = A'' = exp, or 1; `rows` and `columns` from `tables`.
+
+    `first` and `second` come in filled with zeros.
+    """
+    with one_at_a_time:
+        _sum_scales(f, *rows, *columns[:4], is_exp, first, second)
+
+
+@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+def _sum_scales(  # type: ignore[no-untyped-def]
+    f, r_parent, r_share, r_leaf, r_kept, r_order, r_depth, c_parent, c_share, c_leaf, c_kept, is_exp, first, second
+):
+    """Folders of rows are visited depth first: sums over the scales above one are kept for its ancestors only."""
+    n_rows, n_columns, deepest = len(r_parent), len(c_parent), r_depth.max() + 1
+    for b in numba.prange(len(f)):
+        u = np.zeros((n_rows, n_columns), f.dtype)
+        _average(f[b], r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u)
+        above = np.zeros((5, deepest, n_columns), f.dtype)  # both sums, A', averages and differences at parents
+        for v in r_order:
+            depth = r_depth[v]
+            if depth > 0:
+                _add_scale(u[v], above, depth, c_parent, r_kept[v])
+            if r_leaf[v] < 0:
+                _expand(u[v], above[2:, depth], c_parent, c_leaf, c_kept, is_exp)
+            else:
+                _descend(above[0, depth], c_parent, c_leaf, first[b, r_leaf[v]])
+                _descend(above[1, depth], c_parent, c_leaf, second[b, r_leaf[v]])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _average(f, r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u):  # type: ignore[no-untyped-def]
+    """Means over all products of folders, from the entries up; children come after their parents."""
+    for v in range(len(r_parent) - 1, -1, -1):
+        if r_leaf[v] >= 0:
+            for c in range(len(c_parent) - 1, -1, -1):
+                if c_leaf[c] >= 0:
+                    u[v, c] = f[r_leaf[v], c_leaf[c]]
+                if c > 0:
+                    u[v, c_parent[c]] += c_share[c] * u[v, c]
+        if v > 0:
+            upper, own, share = u[r_parent[v]], u[v], r_share[v]
+            for c in range(len(c_parent)):
+                upper[c] += share * own[c]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _expand(own, above, c_parent, c_leaf, c_kept, is_exp):  # type: ignore[no-untyped-def]
+    """What the children of a row folder need of it, for every column folder: A' and u at its parent, and d'."""
+    derivative, average, difference = above[0], above[1], above[2]
+    for c in range(len(c_parent)):  # A' at inner folders, handed down to their children
+        if c_leaf[c] < 0:
+            average[c] = np.exp(own[c]) if is_exp else own.dtype.type(1)
+    for c in range(1, len(c_parent)):
+        derivative[c] = average[c_parent[c]] if c_kept[c] else own.dtype.type(0)
+    for c in range(1, len(c_parent)):
+        average[c] = own[c_parent[c]]
+        difference[c] = own[c] - average[c]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _add_scale(own, above, depth, c_parent, is_kept):  # type: ignore[no-untyped-def]
+    """Sums at a row folder: those of its parent, and the scale between the two."""
+    first, second = above[0, depth], above[1, depth]
+    first_above, second_above = above[0, depth - 1], above[1, depth - 1]
+    if not is_kept:
+        first[:] = first_above
+        second[:] = second_above
+        return
+    derivative, average, difference = above[2, depth - 1], above[3, depth - 1], above[4, depth - 1]
+    for c in range(1, len(c_parent)):
+        at_parent = own[c_parent[c]]
+        first[c] = first_above[c] + derivative[c] * (own[c] - at_parent - difference[c])
+        second[c] = second_above[c] + derivative[c] * (at_parent - average[c]) * difference[c]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _descend(sums, c_parent, c_leaf, out):  # type: ignore[no-untyped-def]
+    """Sum over the column folders above each leaf, in place; parents come first."""
+    for c in range(1, len(c_parent)):
+        if c_parent[c] > 0:
+            sums[c] += sums[c_parent[c]]
+        if c_leaf[c] >= 0:
+            out[c_leaf[c]] = sums[c]

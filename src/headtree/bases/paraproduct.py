@@ -15,7 +15,8 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.bases.haar import check_leaves
-from headtree.bases.pyramid import Ladder, Step, averages, steps
+from headtree.bases.kernels_cpu import sum_scales
+from headtree.bases.pyramid import Ladder, Step, averages, folder_arrays, steps
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
 
@@ -161,6 +162,8 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
         return values if isinstance(f, Tensor) else values.numpy()
 
     def summed(scales: Scales) -> Terms:
+        if function.is_pointwise and tensor.device.type == "cpu":
+            return _summed_on_cpu(matrices, row_tree, col_tree, is_exp=fn != "eq18", scales=scales)
         parts = [
             _summed(part, rows, columns, function, scales) for part in _parts(matrices, rows, columns, function)
         ]
@@ -185,6 +188,18 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
         n_scales=(rows.depth, columns.depth),
         _sum=lambda scales: Terms(*map(finished, summed(scales))),
     )
+
+
+def approximations(
+    f: Float[Tensor, "batch row column"], row_tree: PartitionTree, col_tree: PartitionTree
+) -> tuple[Float[Tensor, "batch row column"], Float[Tensor, "batch row column"]]:
+    """Ã of eq. (17), the sum over all scales for the unshifted exp, and eq. (18), where A' = A'' = 1.
+
+    Of checked arguments on the CPU; entries that overflow are infinite or nan.
+    """
+    every = Scales(frozenset(range(row_tree.n_levels - 1)), frozenset(range(col_tree.n_levels - 1)))
+    eq17, eq18 = (_summed_on_cpu(f, row_tree, col_tree, is_exp, every) for is_exp in (True, False))
+    return eq17.first + eq17.second, eq18.first + eq18.second
 
 
 def check_trees(f: Tensor, row_tree: Any, col_tree: Any) -> None:
@@ -286,6 +301,22 @@ def _parts(matrices: Tensor, rows: Ladder, columns: Ladder, function: _Nonlinear
         return (matrices,)
     entries = rows.tree.n_leaves * max(columns.tree.n_nodes, 1)
     return torch.split(matrices, max(1, _ENTRIES_AT_A_TIME // entries))
+
+
+def _summed_on_cpu(
+    f: Float[Tensor, "batch row column"],
+    row_tree: PartitionTree,
+    col_tree: PartitionTree,
+    is_exp: bool,
+    scales: Scales,
+) -> Terms:
+    """Compiled: every thread takes whole matrices, whose averages stay in cache."""
+    source = f.contiguous().numpy()
+    first, second = np.zeros_like(source), np.zeros_like(source)
+    rows = folder_arrays(row_tree, scales.rows, source.dtype)
+    columns = folder_arrays(col_tree, scales.columns, source.dtype)
+    sum_scales(source, rows, columns, is_exp, first, second)
+    return Terms(torch.from_numpy(first), torch.from_numpy(second))
 
 
 def _summed(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,15 +134,26 @@ def steps(levels: list[Float[Tensor, "batch _folder node"]], rows: Ladder, colum
         upper_detail = detail
 
 
-def mean_squares(
-    values: Float[Tensor, "batch folder lower"], j: int, rows: Ladder, columns: Ladder
-) -> Float[Tensor, "batch column_scale"]:
-    """Mean square over all entries of something constant on products of folders, by column scale j'."""
-    by_column = torch.einsum("brc,r->bc", values.square(), rows.sizes[j + 1])
-    sums = [
-        by_column[:, part.start - 1 : part.stop - 1] @ size
-        for part, size in zip(columns.slices[1:], columns.sizes[1:], strict=True)
-    ]
-    if not sums:
-        return values.new_zeros(values.shape[0], 0)
-    return torch.stack(sums, dim=1) / (rows.tree.n_leaves * columns.tree.n_leaves)
+@lru_cache(maxsize=8)  # batches of heads come with the same trees
+def folder_arrays(tree: PartitionTree, scales: frozenset[int], dtype: np.dtype[Any]) -> tuple[np.ndarray, ...]:
+    """The distinct folders of a tree for the compiled sums, parents before children.
+
+    Parent, share of the parent's leaves, leaf (-1 for inner folders), whether the scale between parent and folder
+    is one of `scales`, all folders in depth-first order, and the number of folders above each. Folders that repeat
+    on the next level add nothing to any sum, so that each counts once.
+    """
+    folders = tree.distinct
+    leaf = np.full(len(folders), -1)
+    leaf[folders.of_leaf] = np.arange(tree.n_leaves)
+    share = folders.size / folders.size[folders.parent]
+    kept = np.isin(folders.level - 1, list(scales))
+    children, pointers = folders.children
+    depth = np.zeros(len(folders), dtype=np.int64)
+    order, waiting = [], [0]
+    while waiting:
+        folder = waiting.pop()
+        order.append(folder)
+        own = children[pointers[folder] : pointers[folder + 1]]
+        depth[own] = depth[folder] + 1
+        waiting.extend(own.tolist())
+    return folders.parent.copy(), share.astype(dtype), leaf, kept, np.array(order), depth

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
-from headtree.bases.paraproduct import decomposed, relative_norm
+from headtree.bases.order_statistics import medians
+from headtree.bases.paraproduct import approximations, decomposed, relative_norm
+from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.measures.inputs import check_pair, filled
-from headtree.measures.regularity import holder_exponent
+from headtree.measures.regularity import exponents_in
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.trees.tree import PartitionTree
@@ -24,6 +26,7 @@ from headtree.trees.tree import PartitionTree
 #: An entry is squashed when it is nearer to the median of its matrix than this share of the matrix' range.
 _SQUASHED = 0.01
 
+#: Enough to hide the cost of a call, few enough that the terms of all of them stay in cache.
 _HEADS_AT_A_TIME = 8
 
 
@@ -88,11 +91,13 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
             "kind='scores'"
         )
     full = filled(att)
-    _, row_tree, col_tree = org.trees
+    _, *trees = org.trees
+    found = TensorHaarBasis(tuple(trees))
+    given = TensorHaarBasis(tuple(PartitionTree.halving(tree.n_leaves) for tree in trees))
     parts = []
     with progress("softmax invariance", len(att.heads)) as step:
         for part in torch.split(full.values, _HEADS_AT_A_TIME):
-            parts.append(_columns(part.double(), row_tree, col_tree))
+            parts.append(_columns(part.double(), found, given))
             for _ in part:
                 step("")
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -102,19 +107,19 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
 
 
 def _columns(
-    f: Float[Tensor, "head query key"], row_tree: PartitionTree, col_tree: PartitionTree
+    f: Float[Tensor, "head query key"], found: TensorHaarBasis, given: TensorHaarBasis
 ) -> dict[str, Float[np.ndarray, " head"]]:
+    row_tree, col_tree = found.trees
     softmax = decomposed(f, row_tree, col_tree, "softmax")
-    given = (PartitionTree.halving(tree.n_leaves) for tree in (row_tree, col_tree))
-    of_f = holder_exponent(f, row_tree, col_tree)
+    of_f = exponents_in(f, found)
     return {
         **_against_eq18(f, softmax.value, row_tree, col_tree),
         "mean": f.mean(dim=(1, 2)).numpy(),
         "exponent": of_f.exponent,
         "exponent_error": of_f.exponent_error,
-        "exponent_given": holder_exponent(f, *given).exponent,
-        "exponent_softmax": holder_exponent(softmax.value, row_tree, col_tree).exponent,
-        "exponent_residual": holder_exponent(softmax.residual, row_tree, col_tree).exponent,
+        "exponent_given": exponents_in(f, given).exponent,
+        "exponent_softmax": exponents_in(softmax.value, found).exponent,
+        "exponent_residual": exponents_in(softmax.residual, found).exponent,
         **{f"share_{name}": share for name, share in softmax.shares.items()},
     }
 
@@ -126,32 +131,25 @@ def _against_eq18(
     col_tree: PartitionTree,
 ) -> dict[str, Float[np.ndarray, " head"]]:
     """What needs the unshifted exp; nan for heads on which it overflows."""
+    eq17, eq18 = approximations(f, row_tree, col_tree)
+    overflows = ~torch.isfinite(eq17.sum(dim=(1, 2)))
+    eq17 = eq17.masked_fill_(overflows[:, None, None], 0)
     flat = _is_squashed(softmax)
-    squashed = flat.double().mean(dim=(1, 2)).numpy()
-    try:
-        eq17, eq18 = (decomposed(f, row_tree, col_tree, fn) for fn in ("exp", "eq18"))
-    except InvalidValueError:
-        if len(f) == 1:
-            return {"distance": np.array([np.nan]), "squashed": squashed, "kept": np.array([np.nan])}
-        heads = [
-            _against_eq18(*head, row_tree, col_tree)
-            for head in zip(torch.split(f, 1), torch.split(softmax, 1), strict=True)
-        ]
-        return {name: np.concatenate([head[name] for head in heads]) for name in heads[0]}
-    approximation = eq17.first + eq17.second
-    apart = flat & ~_is_squashed(approximation)
+    apart = flat & ~_is_squashed(eq17)
+    n_flat = flat.sum(dim=(1, 2))
+    lost = overflows.numpy()
     return {
-        "distance": relative_norm(approximation - eq18.first - eq18.second, approximation),
-        "squashed": squashed,
-        "kept": (apart.sum(dim=(1, 2)).double() / flat.sum(dim=(1, 2)).clamp(min=1)).numpy(),
+        "distance": np.where(lost, np.nan, relative_norm(eq17 - eq18, eq17)),
+        "squashed": (n_flat.double() / flat[0].numel()).numpy(),
+        "kept": np.where(lost, np.nan, (apart.sum(dim=(1, 2)).double() / n_flat.clamp(min=1)).numpy()),
     }
 
 
-def _is_squashed(x: Float[Tensor, "... query key"]) -> Bool[Tensor, "... query key"]:
-    values = x.numpy()
-    middle = np.median(values, axis=(-2, -1), keepdims=True)
-    extent = np.ptp(values, axis=(-2, -1), keepdims=True)
-    return torch.from_numpy(np.abs(values - middle) <= _SQUASHED * extent)
+def _is_squashed(x: Float[Tensor, "head query key"]) -> Bool[Tensor, "head query key"]:
+    """Whether an entry is within a share of the range of its matrix from the median."""
+    low, high = torch.aminmax(x.flatten(-2), dim=-1)
+    middle = torch.from_numpy(medians(x.flatten(-2).numpy()))
+    return (x - middle[:, None, None]).abs() <= (_SQUASHED * (high - low))[:, None, None]
 
 
 def _warn_of_overflow(att: AttentionTensor, distance: Float[np.ndarray, " head"]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.bases.paraproduct import check_trees
-from headtree.bases.pyramid import Ladder, averages, mean_squares, steps
+from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
 from headtree.measures.inputs import check_pair, filled, orders
 from headtree.questionnaire.organization import Organization
@@ -25,7 +25,8 @@ _COARSEST = 2
 #: Differences under this many units of rounding of the largest entry are zero.
 _ROUNDING = 64
 
-_ENTRIES_AT_A_TIME = 1 << 21
+#: Entries transformed at a time: few enough to stay in cache.
+_ENTRIES_AT_A_TIME = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +77,14 @@ def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) ->
     if tensor.ndim < 2:
         raise InvalidValueError(f"f must have at least two axes (row, column), got shape {tuple(tensor.shape)}")
     check_trees(tensor, row_tree, col_tree)
-    matrices, exponents = _in_units(tensor.reshape(-1, *tensor.shape[-2:]))
-    n_at_a_time = max(1, _ENTRIES_AT_A_TIME // (row_tree.n_leaves * col_tree.n_nodes))
-    rms = torch.cat([_rms(part, row_tree, col_tree) for part in torch.split(matrices, n_at_a_time)]).cpu().numpy()
-    largest = matrices.abs().amax(dim=(1, 2)).double().cpu().numpy()
-    rms[rms <= _ROUNDING * torch.finfo(tensor.dtype).eps * largest[:, None, None]] = 0
+    return exponents_in(tensor, TensorHaarBasis((row_tree, col_tree)))
+
+
+def exponents_in(tensor: Float[Tensor, "... row column"], basis: TensorHaarBasis) -> HolderExponent:
+    """`holder_exponent` of a checked tensor, in the Haar basis of its trees."""
+    n_at_a_time = max(1, _ENTRIES_AT_A_TIME // len(basis))
+    parts = [_rms(part, basis) for part in torch.split(tensor.reshape(-1, *tensor.shape[-2:]), n_at_a_time)]
+    rms, exponents = (np.concatenate(values) for values in zip(*parts, strict=True))
     fits = [_fit(table, exponent) for table, exponent in zip(rms, exponents, strict=True)]
     rms = np.ldexp(rms, exponents[:, None, None])
     batch = tuple(tensor.shape[:-2])
@@ -97,21 +101,32 @@ def _in_units(
     """Each matrix divided by the power of two next to its largest entry, so that squares stay in range."""
     exponents = torch.frexp(f.abs().amax(dim=(1, 2)))[1]
     half = torch.div(exponents, 2, rounding_mode="floor")  # two factors: one may be out of range
-    scaled = torch.ldexp(torch.ldexp(f, -half[:, None, None]), (half - exponents)[:, None, None])
-    return scaled, exponents.cpu().numpy()
+    ones = torch.ones_like(f[:, :1, :1])
+    first, second = (torch.ldexp(ones, power[:, None, None]) for power in (-half, half - exponents))
+    return f * first * second, exponents.cpu().numpy()
 
 
 def _rms(
-    f: Float[Tensor, "batch row column"], row_tree: PartitionTree, col_tree: PartitionTree
-) -> Float[Tensor, "batch row_scale column_scale"]:
-    rows, columns = (Ladder(tree, f.device, f.dtype) for tree in (row_tree, col_tree))
-    squares = [
-        mean_squares(step.difference, step.j, rows, columns)
-        for step in steps(averages(f, rows, columns), rows, columns)
-    ]
-    if not squares:
-        return f.new_zeros(f.shape[0], 0, columns.depth).double()
-    return torch.stack(squares, dim=1).double().sqrt()
+    f: Float[Tensor, "batch row column"], basis: TensorHaarBasis
+) -> tuple[Float[np.ndarray, "batch row_scale column_scale"], Int[np.ndarray, " batch"]]:
+    """Root mean square of dd' f at every pair of scales, in units of powers of two, and these powers.
+
+    dd' at (j, j') is the part of f in the Haar functions of nodes that split at level j of the row tree and j' of
+    the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients.
+    """
+    scaled, exponents = _in_units(f)
+    energy = basis.analyze(scaled).square()
+    rows, columns = (_of_scale(axis.level, axis.tree.n_levels - 1).to(f) for axis in basis.axes)
+    sums = torch.einsum("bjc,ck->bjk", torch.einsum("jr,brc->bjc", rows, energy), columns.T)
+    rms = (sums.double() / len(basis)).sqrt()
+    largest = scaled.abs().amax(dim=(1, 2)).double()
+    rms[rms <= _ROUNDING * torch.finfo(f.dtype).eps * largest[:, None, None]] = 0
+    return rms.cpu().numpy(), exponents
+
+
+def _of_scale(levels: Int[np.ndarray, " function"], n_scales: int) -> Float[Tensor, "scale function"]:
+    """1 where the function's node splits at this level; the constant function, of level -1, is of none."""
+    return torch.from_numpy((levels == np.arange(n_scales)[:, None]).astype(np.float64))
 
 
 def _fit(rms: Float[np.ndarray, "row_scale column_scale"], units: int) -> tuple[float, float, float, float, int]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor
+from headtree.bases.order_statistics import LargestFirst, coarsest_sums
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
 from headtree.measures.inputs import check_pair, filled, orders
@@ -50,20 +51,17 @@ def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None
         By default 64 numbers from 1 to all, evenly spaced in logarithm.
     """
     basis, coefficients = _coefficients(x, trees)
-    moduli = coefficients.double().abs().ravel()
-    energy = (moduli / (float(moduli.max()) or 1.0)).square()  # relative: squares stay in range
-    n = len(energy)
-    chosen = _counts(counts, n)
-    total = float(energy.sum())
-    by_size = torch.cumsum(torch.sort(energy, descending=True).values, dim=0).numpy()
-    by_support = torch.cumsum(energy[_coarsest_first(basis)], dim=0).numpy()
+    energies = LargestFirst.of(coefficients.ravel().numpy())
+    chosen = _counts(counts, len(basis))
+    by_size, (n_for_90, n_for_99), total = energies.sums(chosen, (0.90, 0.99))
+    by_support = coarsest_sums(energies, basis.supports, chosen)
     return CompressionCurve(
         counts=chosen,
-        largest=_relative_errors(by_size, chosen, total),
-        coarsest=_relative_errors(by_support, chosen, total),
-        n_for_90=_n_for(by_size, 0.90, total),
-        n_for_99=_n_for(by_size, 0.99, total),
-        n_coefficients=n,
+        largest=_relative_errors(by_size, total),
+        coarsest=_relative_errors(by_support, total),
+        n_for_90=n_for_90,
+        n_for_99=n_for_99,
+        n_coefficients=len(basis),
     )
 
 
@@ -191,14 +189,6 @@ def _coefficients(x: Any, trees: Sequence[PartitionTree]) -> tuple[TensorHaarBas
     return basis, basis.analyze(tensor)
 
 
-def _coarsest_first(basis: TensorHaarBasis) -> Int[Tensor, " coefficient"]:
-    """All functions in the order of `TensorHaarBasis.top`, as many as the array at hand has entries."""
-    product = torch.ones(1, dtype=torch.int64)
-    for support in basis.supports:
-        product = torch.outer(product, torch.from_numpy(support.copy())).ravel()
-    return torch.sort(product, descending=True, stable=True).indices
-
-
 def _universal_threshold(basis: TensorHaarBasis, coefficients: Float[Tensor, " ..."]) -> float:
     smallest = tuple(torch.from_numpy(np.flatnonzero(s == s.min())) for s in basis.supports)
     finest = coefficients[torch.meshgrid(*smallest, indexing="ij")].abs().numpy()
@@ -217,14 +207,7 @@ def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
     return chosen.astype(np.int64)
 
 
-def _relative_errors(
-    energy_kept: Float[np.ndarray, " coefficient"], counts: Int[np.ndarray, " point"], total: float
-) -> Float[np.ndarray, " point"]:
+def _relative_errors(energy_kept: Float[np.ndarray, " point"], total: float) -> Float[np.ndarray, " point"]:
     if total == 0:
-        return np.zeros(len(counts))
-    return np.asarray(np.sqrt(np.clip(1 - energy_kept[counts - 1] / total, 0, None)))
-
-
-def _n_for(energy_kept: Float[np.ndarray, " coefficient"], share: float, total: float) -> int:
-    """Fewest coefficients with this share; the last sum is the total, whatever its rounding."""
-    return int(np.searchsorted(energy_kept, share * min(total, float(energy_kept[-1])))) + 1 if total > 0 else 0
+        return np.zeros(len(energy_kept))
+    return np.asarray(np.sqrt(np.clip(1 - energy_kept / total, 0, None)))

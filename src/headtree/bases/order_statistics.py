@@ -1,0 +1,171 @@
+"""Order statistics of millions of numbers without sorting them: medians, and energies by size and by support.
+
+The kernels take native numpy arrays. Threads share work in parts that do not depend on their number, so that neither
+do the results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from jaxtyping import Float, Int
+
+from headtree.geometry.kernels_cpu import one_at_a_time
+
+#: Energies with the same first 16 bits after the sign, as float32, are in one bucket: 256 buckets to a power of two.
+_BUCKETS, _SHIFT = 1 << 16, 15
+
+_PARTS = 8
+
+
+def medians(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
+    """Median of every row, numpy's: the mean of the two middle values where their number is even."""
+    found = np.empty(len(values), values.dtype)
+    with one_at_a_time:
+        _medians(np.ascontiguousarray(values), found)
+    return found
+
+
+@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+def _medians(values, found):  # type: ignore[no-untyped-def]
+    n = values.shape[1]
+    for row in numba.prange(len(values)):
+        rising = np.partition(values[row], n // 2)
+        found[row] = rising[n // 2] if n % 2 else (rising[n // 2] + rising[: n // 2].max()) / 2
+
+
+# -- the largest first ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LargestFirst:
+    """Energies, the squares of coefficients over the largest, summed from the largest down.
+
+    They are counted and summed in buckets; only the few buckets in which a sum is asked for are sorted.
+    """
+
+    values: Float[np.ndarray, " n"]  #: the coefficients
+    largest: float  #: their largest modulus
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, " n"]) -> LargestFirst:
+        """Energies of these coefficients; all are 0 if the coefficients are."""
+        return cls(values, float(max(values.max(), -values.min())) or 1.0)
+
+    def sums(
+        self, counts: Int[np.ndarray, " point"], shares: tuple[float, ...]
+    ) -> tuple[Float[np.ndarray, " point"], list[int], float]:
+        """Energy of the largest so many, fewest that hold each share of the total energy, and this total."""
+        with one_at_a_time:
+            n_in, energy_in = _bucket_energies(self.values, self.largest)
+        n_in, energy_in = n_in[::-1], energy_in[::-1]  # bucket 0 now has the largest
+        n_up_to, energy_up_to = np.cumsum(n_in), np.cumsum(energy_in)
+        total = float(energy_up_to[-1])
+        of_counts = np.searchsorted(n_up_to, counts)
+        of_shares = np.searchsorted(energy_up_to, [share * total for share in shares])
+        wanted = np.unique(np.concatenate([of_counts, of_shares]))
+        within = dict(zip(wanted.tolist(), self._sorted_within(wanted, n_in), strict=True))
+        kept = [
+            energy_up_to[b] - energy_in[b] + within[b][count - (n_up_to[b] - n_in[b]) - 1]
+            for b, count in zip(of_counts.tolist(), counts.tolist(), strict=True)
+        ]
+        fewest = []
+        for b, share in zip(of_shares.tolist(), shares, strict=True):
+            missing = share * total - (energy_up_to[b] - energy_in[b])
+            place = min(int(np.searchsorted(within[b], missing)), int(n_in[b]) - 1)
+            fewest.append(int(n_up_to[b] - n_in[b]) + place + 1 if total > 0 else 0)
+        return np.array(kept), fewest, total
+
+    def _sorted_within(
+        self, wanted: Int[np.ndarray, " bucket"], n_in: Int[np.ndarray, " bucket"]
+    ) -> list[Float[np.ndarray, " _n_in_bucket"]]:
+        """Running sums within some of the buckets, from the largest energy down."""
+        is_wanted = np.zeros(_BUCKETS, dtype=np.bool_)
+        is_wanted[_BUCKETS - 1 - wanted] = True
+        falling = np.sort(_collect(self.values, self.largest, is_wanted, int(n_in[wanted].sum())))[::-1]
+        return [np.cumsum(part) for part in np.split(falling, np.cumsum(n_in[wanted])[:-1])]
+
+
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def _energy(value, largest):  # type: ignore[no-untyped-def]
+    unit = np.float64(value) / largest
+    return unit * unit
+
+
+@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+def _bucket_energies(values, largest):  # type: ignore[no-untyped-def]
+    counts = np.zeros((_PARTS, _BUCKETS), np.int64)
+    energies = np.zeros((_PARTS, _BUCKETS), np.float64)
+    size = (len(values) + _PARTS - 1) // _PARTS
+    for part in numba.prange(_PARTS):
+        for i in range(part * size, min((part + 1) * size, len(values))):
+            energy = _energy(values[i], largest)
+            bucket = np.float32(energy).view(np.int32) >> _SHIFT
+            counts[part, bucket] += 1
+            energies[part, bucket] += energy
+    return counts.sum(axis=0), energies.sum(axis=0)
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _collect(values, largest, is_wanted, n):  # type: ignore[no-untyped-def]
+    found = np.empty(n, np.float64)
+    place = 0
+    for value in values:
+        energy = _energy(value, largest)
+        if is_wanted[np.float32(energy).view(np.int32) >> _SHIFT]:
+            found[place] = energy
+            place += 1
+    return found
+
+
+# -- the largest support first -------------------------------------------------------------------------------
+
+
+def coarsest_sums(
+    energies: LargestFirst, supports: tuple[Int[np.ndarray, " _function"], ...], counts: Int[np.ndarray, " point"]
+) -> Float[np.ndarray, " point"]:
+    """Energy of the first so many coefficients by falling support of their functions, ties in index order.
+
+    Functions of equal support are one group, and there are few different supports: one pass over the coefficients
+    adds up every group, and notes its sum where a count ends within it.
+    """
+    leading = np.ones(1, dtype=np.int64)
+    for support in supports[:-1]:
+        leading = np.multiply.outer(leading, support).ravel()
+    (rows, row_group, n_rows), (columns, column_group, n_columns) = (
+        np.unique(support, return_inverse=True, return_counts=True) for support in (leading, supports[-1])
+    )
+    by_support, group = np.unique(-np.multiply.outer(rows, columns), return_inverse=True)
+    group = group.reshape(len(rows), len(columns))
+    n_in = np.bincount(group.ravel(), weights=np.multiply.outer(n_rows, n_columns).ravel()).astype(np.int64)
+    n_up_to = np.cumsum(n_in)
+    order = np.argsort(counts, kind="stable")
+    group_of_count = np.searchsorted(n_up_to, counts[order])
+    stops = counts[order] - (n_up_to - n_in)[group_of_count]
+    first_stop = np.searchsorted(group_of_count, np.arange(len(by_support) + 1))
+    sums, at_stops = _group_energies(
+        energies.values, energies.largest, row_group, column_group, group, stops, first_stop
+    )
+    result = np.empty(len(counts))
+    result[order] = (np.cumsum(sums) - sums)[group_of_count] + at_stops
+    return result
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _group_energies(values, largest, row_group, column_group, group, stops, first_stop):  # type: ignore[no-untyped-def]
+    sums, seen = np.zeros(len(first_stop) - 1), np.zeros(len(first_stop) - 1, np.int64)
+    next_stop, at_stops = first_stop[:-1].copy(), np.zeros(len(stops))
+    place = 0
+    for row in row_group:
+        of_row = group[row]
+        for column in column_group:
+            g = of_row[column]
+            sums[g] += _energy(values[place], largest)
+            seen[g] += 1
+            while next_stop[g] < first_stop[g + 1] and stops[next_stop[g]] == seen[g]:
+                at_stops[next_stop[g]] = sums[g]
+                next_stop[g] += 1
+            place += 1
+    return sums, at_stops
