@@ -1,6 +1,6 @@
 """Order statistics of millions of numbers without sorting them: medians, and energies by size and by support.
 
-The kernels take native numpy arrays. Threads share work in parts that do not depend on their number, so that neither
+Kernels take native numpy arrays. Threads share work in parts that do not depend on their number, so that neither
 do the results.
 """
 
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from headtree.geometry.kernels_cpu import one_at_a_time
 
-#: Energies with the same first 16 bits after the sign, as float32, are in one bucket: 256 buckets to a power of two.
+#: Energies with the same first 16 bits after the sign, as float32, share a bucket: 256 buckets to a power of two.
 _BUCKETS, _SHIFT = 1 << 16, 15
 
 _PARTS = 8
