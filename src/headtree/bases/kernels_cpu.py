@@ -99,29 +99,41 @@ def sum_scales(
 
     `first` and `second` come in filled with zeros.
     """
-    with one_at_a_time:
-        _sum_scales(f, *rows, *columns[:4], is_exp, first, second)
+    for_each_task(_sum_scales, len(f), f, *rows, *columns[:4], is_exp, first, second)
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
+@numba.njit(cache=True, error_model="numpy", nogil=True)
 def _sum_scales(  # type: ignore[no-untyped-def]
-    f, r_parent, r_share, r_leaf, r_kept, r_order, r_depth, c_parent, c_share, c_leaf, c_kept, is_exp, first, second
+    b,
+    f,
+    r_parent,
+    r_share,
+    r_leaf,
+    r_kept,
+    r_order,
+    r_depth,
+    c_parent,
+    c_share,
+    c_leaf,
+    c_kept,
+    is_exp,
+    first,
+    second,
 ):
-    """Folders of rows are visited depth first: sums over the scales above one are kept for its ancestors only."""
-    n_rows, n_columns, deepest = len(r_parent), len(c_parent), r_depth.max() + 1
-    for b in numba.prange(len(f)):
-        u = np.zeros((n_rows, n_columns), f.dtype)
-        _average(f[b], r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u)
-        above = np.zeros((5, deepest, n_columns), f.dtype)  # both sums, A', averages and differences at parents
-        for v in r_order:
-            depth = r_depth[v]
-            if depth > 0:
-                _add_scale(u[v], above, depth, c_parent, r_kept[v])
-            if r_leaf[v] < 0:
-                _expand(u[v], above[2:, depth], c_parent, c_leaf, c_kept, is_exp)
-            else:
-                _descend(above[0, depth], c_parent, c_leaf, first[b, r_leaf[v]])
-                _descend(above[1, depth], c_parent, c_leaf, second[b, r_leaf[v]])
+    """One matrix. Folders of rows are visited depth first: what was summed above one is kept for its ancestors."""
+    u = np.zeros((len(r_parent), len(c_parent)), f.dtype)
+    _average(f[b], r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u)
+    # for the folder at each depth: both sums, and what its children need of it (see _expand)
+    above = np.zeros((5, r_depth.max() + 1, len(c_parent)), f.dtype)
+    for v in r_order:
+        depth = r_depth[v]
+        if depth > 0:
+            _add_scale(u[v], above, depth, c_parent, r_kept[v])
+        if r_leaf[v] < 0:
+            _expand(u[v], above[2:, depth], c_parent, c_leaf, c_kept, is_exp)
+        else:
+            _descend(above[0, depth], c_parent, c_leaf, out1[b, r_leaf[v]])
+            _descend(above[1, depth], c_parent, c_leaf, out2[b, r_leaf[v]])
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree.geometry.kernels_cpu import one_at_a_time
+from headtree.geometry.threads import for_each_task
 
 #: Energies with the same first 16 bits after the sign, as float32, share a bucket: 256 buckets to a power of two.
 _BUCKETS, _SHIFT = 1 << 16, 15
@@ -23,17 +23,15 @@ _PARTS = 8
 def medians(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
     """Median of every row, numpy's: the mean of the two middle values where their number is even."""
     found = np.empty(len(values), values.dtype)
-    with one_at_a_time:
-        _medians(np.ascontiguousarray(values), found)
+    for_each_task(_median, len(values), np.ascontiguousarray(values), found)
     return found
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
-def _medians(values, found):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _median(row, values, found):  # type: ignore[no-untyped-def]
     n = values.shape[1]
-    for row in numba.prange(len(values)):
-        rising = np.partition(values[row], n // 2)
-        found[row] = rising[n // 2] if n % 2 else (rising[n // 2] + rising[: n // 2].max()) / 2
+    rising = np.partition(values[row], n // 2)
+    found[row] = rising[n // 2] if n % 2 else (rising[n // 2] + rising[: n // 2].max()) / 2
 
 
 # -- the largest first ---------------------------------------------------------------------------------------
@@ -58,9 +56,9 @@ class LargestFirst:
         self, counts: Int[np.ndarray, " point"], shares: tuple[float, ...]
     ) -> tuple[Float[np.ndarray, " point"], list[int], float]:
         """Energy of the largest so many, fewest that hold each share of the total energy, and this total."""
-        with one_at_a_time:
-            n_in, energy_in = _bucket_energies(self.values, self.largest)
-        n_in, energy_in = n_in[::-1], energy_in[::-1]  # bucket 0 now has the largest
+        counts_of, energies_of = np.zeros((_PARTS, _BUCKETS), np.int64), np.zeros((_PARTS, _BUCKETS))
+        for_each_task(_add_to_buckets, _PARTS, self.values, self.largest, counts_of, energies_of)
+        n_in, energy_in = (table.sum(axis=0)[::-1] for table in (counts_of, energies_of))  # the largest first
         n_up_to, energy_up_to = np.cumsum(n_in), np.cumsum(energy_in)
         total = float(energy_up_to[-1])
         of_counts = np.searchsorted(n_up_to, counts)
@@ -94,18 +92,14 @@ def _energy(value, largest):  # type: ignore[no-untyped-def]
     return unit * unit
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy", nogil=True)
-def _bucket_energies(values, largest):  # type: ignore[no-untyped-def]
-    counts = np.zeros((_PARTS, _BUCKETS), np.int64)
-    energies = np.zeros((_PARTS, _BUCKETS), np.float64)
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _add_to_buckets(part, values, largest, counts, energies):  # type: ignore[no-untyped-def]
     size = (len(values) + _PARTS - 1) // _PARTS
-    for part in numba.prange(_PARTS):
-        for i in range(part * size, min((part + 1) * size, len(values))):
-            energy = _energy(values[i], largest)
-            bucket = np.float32(energy).view(np.int32) >> _SHIFT
-            counts[part, bucket] += 1
-            energies[part, bucket] += energy
-    return counts.sum(axis=0), energies.sum(axis=0)
+    for i in range(part * size, min((part + 1) * size, len(values))):
+        energy = _energy(values[i], largest)
+        bucket = np.float32(energy).view(np.int32) >> _SHIFT
+        counts[part, bucket] += 1
+        energies[part, bucket] += energy
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
