@@ -104,36 +104,22 @@ def sum_scales(
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
 def _sum_scales(  # type: ignore[no-untyped-def]
-    b,
-    f,
-    r_parent,
-    r_share,
-    r_leaf,
-    r_kept,
-    r_order,
-    r_depth,
-    c_parent,
-    c_share,
-    c_leaf,
-    c_kept,
-    is_exp,
-    first,
-    second,
+    b, f, r_parent, r_share, r_leaf, r_kept, order, depths, c_parent, c_share, c_leaf, c_kept, is_exp, first, second
 ):
     """One matrix. Folders of rows are visited depth first: what was summed above one is kept for its ancestors."""
     u = np.zeros((len(r_parent), len(c_parent)), f.dtype)
     _average(f[b], r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u)
     # for the folder at each depth: both sums, and what its children need of it (see _expand)
-    above = np.zeros((5, r_depth.max() + 1, len(c_parent)), f.dtype)
-    for v in r_order:
-        depth = r_depth[v]
+    above = np.zeros((5, depths.max() + 1, len(c_parent)), f.dtype)
+    for v in order:
+        depth = depths[v]
         if depth > 0:
             _add_scale(u[v], above, depth, c_parent, r_kept[v])
         if r_leaf[v] < 0:
             _expand(u[v], above[2:, depth], c_parent, c_leaf, c_kept, is_exp)
         else:
-            _descend(above[0, depth], c_parent, c_leaf, out1[b, r_leaf[v]])
-            _descend(above[1, depth], c_parent, c_leaf, out2[b, r_leaf[v]])
+            _descend(above[0, depth], c_parent, c_leaf, first[b, r_leaf[v]])
+            _descend(above[1, depth], c_parent, c_leaf, second[b, r_leaf[v]])
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
-from headtree.bases.order_statistics import medians
+from headtree.bases.energies import medians
 from headtree.bases.paraproduct import approximations, decomposed, relative_norm
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.bases.energies import energies_by_level
 from headtree.bases.paraproduct import check_trees
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
@@ -115,18 +116,12 @@ def _rms(
     the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients.
     """
     scaled, exponents = _in_units(f)
-    energy = basis.analyze(scaled).square()
-    rows, columns = (_of_scale(axis.level, axis.tree.n_levels - 1).to(f) for axis in basis.axes)
-    sums = torch.einsum("bjc,ck->bjk", torch.einsum("jr,brc->bjc", rows, energy), columns.T)
-    rms = (sums.double() / len(basis)).sqrt()
-    largest = scaled.abs().amax(dim=(1, 2)).double()
+    levels = tuple(axis.level for axis in basis.axes)  # the constant function, of level -1, is of no scale
+    n_scales = tuple(axis.tree.n_levels - 1 for axis in basis.axes)
+    rms = np.sqrt(energies_by_level(basis.analyze(scaled).cpu().numpy(), levels, n_scales) / len(basis))
+    largest = scaled.abs().amax(dim=(1, 2)).double().cpu().numpy()
     rms[rms <= _ROUNDING * torch.finfo(f.dtype).eps * largest[:, None, None]] = 0
-    return rms.cpu().numpy(), exponents
-
-
-def _of_scale(levels: Int[np.ndarray, " function"], n_scales: int) -> Float[Tensor, "scale function"]:
-    """1 where the function's node splits at this level; the constant function, of level -1, is of none."""
-    return torch.from_numpy((levels == np.arange(n_scales)[:, None]).astype(np.float64))
+    return rms, exponents
 
 
 def _fit(rms: Float[np.ndarray, "row_scale column_scale"], units: int) -> tuple[float, float, float, float, int]:

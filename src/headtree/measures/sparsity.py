@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor
-from headtree.bases.order_statistics import LargestFirst, coarsest_sums
+from headtree.bases.energies import LargestFirst, coarsest_sums
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
 from headtree.measures.inputs import check_pair, filled, orders

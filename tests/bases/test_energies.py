@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headtree.bases.order_statistics import LargestFirst, coarsest_sums, medians
+from headtree.bases.energies import LargestFirst, coarsest_sums, medians
 
 KINDS = {
     "normal": lambda rng, n: rng.standard_normal(n),

@@ -1,4 +1,4 @@
-"""Order statistics of millions of numbers without sorting them: medians, and energies by size and by support.
+"""Medians, and energies of coefficients by size, by support and by scale, of millions of numbers without sorting.
 
 Kernels take native numpy arrays. Threads share work in parts that do not depend on their number, so that neither
 do the results.
@@ -163,3 +163,33 @@ def _group_energies(values, largest, row_group, column_group, group, stops, firs
                 next_stop[g] += 1
             place += 1
     return sums, at_stops
+
+
+# -- by scale ------------------------------------------------------------------------------------------------
+
+
+def energies_by_level(
+    coefficients: Float[np.ndarray, "batch row column"],
+    levels: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " column"]],
+    n_levels: tuple[int, int],
+) -> Float[np.ndarray, "batch row_level column_level"]:
+    """Sums of squares of coefficients of the functions of each pair of levels, those of negative level left out.
+
+    Functions stand in the order of their levels, as those of a `HaarBasis` do.
+    """
+    sums = np.zeros((len(coefficients), *n_levels))
+    ends = np.searchsorted(levels[1], np.arange(-1, n_levels[1]), side="right")
+    for_each_task(_add_by_level, len(coefficients), coefficients, levels[0], ends, sums)
+    return sums
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"reassoc", "contract"})
+def _add_by_level(b, coefficients, row_levels, column_ends, sums):  # type: ignore[no-untyped-def]
+    for row, level in enumerate(row_levels):
+        if level < 0:
+            continue
+        for k in range(len(column_ends) - 1):
+            total = 0.0
+            for value in coefficients[b, row, column_ends[k] : column_ends[k + 1]]:
+                total += np.float64(value) * np.float64(value)
+            sums[b, level, k] += total
