@@ -116,8 +116,9 @@ def _rms(
     the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients.
     """
     scaled, exponents = _in_units(f)
-    levels = tuple(axis.level for axis in basis.axes)  # the constant function, of level -1, is of no scale
-    n_scales = tuple(axis.tree.n_levels - 1 for axis in basis.axes)
+    rows, columns = basis.axes
+    levels = rows.level, columns.level  # the constant function, of level -1, is of no scale
+    n_scales = rows.tree.n_levels - 1, columns.tree.n_levels - 1
     rms = np.sqrt(energies_by_level(basis.analyze(scaled).cpu().numpy(), levels, n_scales) / len(basis))
     largest = scaled.abs().amax(dim=(1, 2)).double().cpu().numpy()
     rms[rms <= _ROUNDING * torch.finfo(f.dtype).eps * largest[:, None, None]] = 0
