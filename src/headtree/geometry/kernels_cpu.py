@@ -44,7 +44,6 @@ def add_pairwise_l1(features: Float[np.ndarray, "row feature"], total: Float[np.
 
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
 def _add_tile(tile, features, total, one):  # type: ignore[no-untyped-def]
-    use_wide_vectors()
     n, n_features = features.shape
     left, right = tile, 0
     while left > right:  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
@@ -78,6 +77,7 @@ def _four(first, n):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
 def _l1_4x4(x, i, j, start, end, one):  # type: ignore[no-untyped-def]
     """Sixteen distances at once: eight loads serve sixteen differences."""
+    use_wide_vectors()
     i0, i1, i2, i3 = _four(i, len(x))
     j0, j1, j2, j3 = _four(j, len(x))
     s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = x.dtype.type(0)
