@@ -29,8 +29,8 @@ def use_wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 def difference(typing_context, x, y, one):  # type: ignore[no-untyped-def]
     """``x * one - y`` as one multiply-add.
 
-    Where additions and multiply-adds have units of their own this leaves the adders to the sums: a pairwise L1 runs
-    a fifth faster on AMD, and no slower elsewhere. `one` must come from outside: a one that the compiler
+    Where additions and multiply-adds have units of their own this leaves the adders to the sums: a pairwise L1 ran
+    a fifth faster on an AMD Zen 4. `one` must come from outside: a one that the compiler
     sees is left out.
     """
 

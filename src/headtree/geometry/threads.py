@@ -1,7 +1,7 @@
 """Compiled loops on several threads: a pool of sleeping threads that takes tasks one by one.
 
-numba's own parallel loops keep their threads spinning between calls, which costs ten times the work itself where
-other programs want the cores; threads of this pool sleep. Kernels that run here are compiled with ``nogil=True``.
+numba's own parallel loops keep their threads spinning between calls, which costs much where other programs
+want the cores; threads of this pool sleep. Kernels that run here are compiled with ``nogil=True``.
 """
 
 from __future__ import annotations
