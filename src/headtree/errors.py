@@ -13,5 +13,9 @@ class InvalidTypeError(HeadtreeError, TypeError):
     """An argument has a type that cannot be used; the message names argument, rule, received and remedy."""
 
 
+class MissingPackageError(HeadtreeError, ImportError):
+    """An optional dependency is not installed; the message says which, and how to install it."""
+
+
 class HeadtreeWarning(UserWarning):
     """The answer is defined, but probably not what was hoped for."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headtree._version import __version__
-from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError, MissingPackageError
 
 #: Seconds to wait for the hub before saying that there is no network; transformers alone tries for half a minute.
 _HUB_TIMEOUT = 5.0
@@ -181,13 +181,9 @@ def _need_transformers() -> None:
     try:
         import transformers  # noqa: F401
     except ImportError:
-        raise _MissingPackageError(
+        raise MissingPackageError(
             "a model given by name needs the package transformers: pip install 'headtree[models]'"
         ) from None
-
-
-class _MissingPackageError(HeadtreeError, ImportError):
-    """An optional dependency is not installed."""
 
 
 @contextmanager

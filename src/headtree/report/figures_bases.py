@@ -1,0 +1,345 @@
+"""Pictures of expansions on the trees: basis functions, coefficients, entropies and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from headtree.attention.tensor import AttentionTensor
+from headtree.bases.haar import HaarBasis
+from headtree.bases.tensor_haar import TensorHaarBasis
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.measures.inputs import check_pair, filled
+from headtree.measures.sparsity import CompressionCurve, Sparsity
+from headtree.questionnaire.organization import Organization
+from headtree.report.figures_heads import checked_heads, checked_order
+from headtree.report.figures_matrix import draw_matrix, finish_bar, head_index
+from headtree.report.style import (
+    BLACK,
+    BLUE,
+    CURVES,
+    DASHES,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PAGE,
+    SMALL,
+    VERMILION,
+    layer_bar,
+    layer_scale,
+    log_axis,
+    new_figure,
+    number_words,
+    plain,
+    rising_colors,
+    signed_colors,
+    styled,
+    thin,
+)
+from headtree.trees.tree import PartitionTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@styled
+def haar_basis(tree: PartitionTree, heads: Sequence[tuple[int, int]], order: Any = None) -> Figure:
+    """Haar basis of the heads: every function of the tree's basis, with the heads in tree order.
+
+    Parameters
+    ----------
+    tree : PartitionTree
+        Of the heads.
+    heads : sequence of (layer, head)
+        One for each leaf.
+    order : integers (head), optional
+        A depth-first order of the tree; by default siblings stand by smallest head.
+
+    Notes
+    -----
+    Functions have norm one, so that those on few heads are large and those on many small; each is drawn over its
+    largest modulus. Blue against red: what is compared with what. The panel above counts the heads it is about.
+    """
+    n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
+    order, named = checked_order(tree, order, n), checked_heads(heads, n)
+    basis = HaarBasis(tree)
+    functions = basis.matrix()
+    functions = functions / np.abs(functions).max(axis=0)
+    figure = new_figure(PAGE * 0.75, 4.6)
+    above, picture = figure.subplots(2, 1, sharex=True, height_ratios=(1, 4.5))
+    above.plot(np.arange(n), basis.support, drawstyle="steps-mid", color=BLACK, linewidth=0.9)
+    above.set(ylabel="heads in\nsupport", ylim=(0.8, n * 1.3))
+    log_axis(above.yaxis, 4)
+    shown = np.where(functions == 0, 0.0, functions)[order]
+    image = draw_matrix(picture, shown, cmap=signed_colors(), vmin=-1, vmax=1)
+    picture.set_box_aspect(None)
+    places = thin(n, 230)
+    picture.set_yticks(places, [str(named[order[place]]) for place in places])
+    picture.set(xlabel="Haar function, coarse to fine", ylabel="head, tree order")
+    picture.locator_params(axis="x", integer=True)
+    finish_bar(figure.colorbar(image, ax=[above, picture], shrink=0.6, pad=0.02), "value over largest modulus")
+    return figure
+
+
+@styled
+def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequence[Any]) -> Figure:
+    """Query-key coefficients of some heads against the support of their functions, and of all heads together.
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Missing entries are filled first: probs with 0, scores with their row's mean.
+    org : Organization
+        Its query and key trees make the basis.
+    heads : sequence of int, str or (layer, head)
+        Heads to draw by themselves, one panel each; two or three look best.
+
+    Notes
+    -----
+    Support falls from left to right, from the whole matrix to single entries. The line is the root mean square in
+    each octave of support; the last panel has that line for every head, coloured by layer. A head that is smooth on
+    its trees falls steeply.
+    """
+    check_pair(att, org)
+    chosen = [head_index(att, head) for head in heads]
+    if not chosen:
+        raise InvalidValueError("heads must name at least one head, got none")
+    basis = TensorHaarBasis(tuple(org.trees)[1:])
+    support = np.multiply.outer(*basis.supports).ravel()
+    moduli = np.abs(basis.analyze(filled(att).values).double().numpy()).reshape(len(att.heads), -1)
+    octaves, rms = _rms_by_octave(support, moduli)
+    figure = new_figure(PAGE, 2.5)
+    panels = figure.subplots(1, len(chosen) + 1, sharex=True, sharey=True)
+    positive = moduli[moduli > 0]
+    floor = float(np.quantile(positive, 1e-3)) if positive.size else 1e-3
+    dots = {"marker": ".", "markersize": 1.5, "color": BLUE, "alpha": 0.25, "markeredgewidth": 0, "linestyle": ""}
+    for axes, index in zip(panels[:-1], chosen, strict=True):
+        axes.plot(support, np.maximum(moduli[index], floor), rasterized=True, **dots)
+        axes.plot(octaves, rms[index], color=VERMILION, marker="o", markersize=2.5)
+        axes.set_title(str(att.heads[index]))
+    layers = np.array([head.layer for head in att.heads])
+    colors, norm = layer_scale(layers)
+    for index in range(len(layers)):
+        panels[-1].plot(octaves, rms[index], color=colors(norm(layers[index])), linewidth=0.5, alpha=0.8)
+    panels[-1].set_title(f"all {len(layers)} heads")
+    top = float(moduli.max()) if positive.size else 1.0
+    panels[0].set_ylim(floor, 1.6 * top)
+    panels[0].set_xlim(1.5 * float(support.max()), float(support.min()) / 1.5)
+    log_axis(panels[0].yaxis, 9)
+    log_axis(panels[0].xaxis, 5)
+    panels[0].set_ylabel("modulus of coefficient")
+    for axes in panels:
+        axes.set_xlabel("support, entries")
+        axes.grid(axis="y")
+    layer_bar(figure, panels[-1], layers, pad=0.02)
+    return figure
+
+
+def _rms_by_octave(
+    support: Int[np.ndarray, " function"], moduli: Float[np.ndarray, "head function"]
+) -> tuple[Float[np.ndarray, " octave"], Float[np.ndarray, "head octave"]]:
+    """Middle of each octave of support that has functions, and the root mean square of the coefficients there."""
+    octave = np.floor(np.log2(support)).astype(int)
+    present = np.unique(octave)
+    rms = np.stack([np.sqrt(np.square(moduli[:, octave == o]).mean(axis=1)) for o in present], axis=1)
+    middle = np.array([np.exp(np.log(support[octave == o]).mean()) for o in present])
+    return middle, np.where(rms > 0, rms, np.nan)
+
+
+@styled
+def entropy_over_heads(
+    entropies: Any,
+    heads: Sequence[tuple[int, int]],
+    inputs: Sequence[str] | None = None,
+    *,
+    label: str = "ℓ1 entropy",
+) -> Figure:
+    """Entropy of every head on every input: as curves over the heads in layer order, and as a picture.
+
+    Parameters
+    ----------
+    entropies : array (input, head)
+        Such as ``[head_entropy(att, org).relative for …]``. Nan where a head has none on an input.
+    heads : sequence of (layer, head)
+        One for each column.
+    inputs : sequence of str, optional
+        Names of the rows.
+    label : str
+        Which entropy it is.
+
+    Notes
+    -----
+    Grey bands are layers. The line is the mean over inputs, the band around it their range. The three heads of
+    largest and of smallest mean are named.
+    """
+    table = _table(entropies, "entropies")
+    named = checked_heads(heads, table.shape[1])
+    names = _names(inputs, len(table))
+    places = np.arange(table.shape[1])
+    figure = new_figure(PAGE, 2.3 + min(1.6, 0.14 * len(table) + 0.35))
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.1, min(1.6, 0.14 * len(table) + 0.35)))
+    _layer_bands(above, [head.layer for head in named])
+    with np.errstate(all="ignore"):
+        mean, low, high = (
+            reduce(np.ma.masked_invalid(table), axis=0) for reduce in (np.ma.mean, np.ma.min, np.ma.max)
+        )
+    above.fill_between(places, low, high, color=BLUE, alpha=0.3, linewidth=0, label="range over inputs")
+    above.plot(places, mean, color=BLUE, marker="o", markersize=2, linewidth=0.8, label="mean over inputs")
+    _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), named)
+    above.set(ylabel=plain(label, 40), xlim=(-0.5, len(named) - 0.5))
+    above.margins(y=0.22)
+    above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    image = draw_matrix(below, table, cmap=rising_colors())
+    below.set_box_aspect(None)
+    rows = thin(len(table), 62 * min(1.6, 0.14 * len(table) + 0.35))
+    below.set_yticks(rows, [names[row] for row in rows])
+    columns = thin(len(named), 400, height=34)
+    below.set_xticks(columns, [str(named[column]) for column in columns])
+    below.set(xlabel="head, in layer order", ylabel="input")
+    finish_bar(figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8), plain(label, 40))
+    return figure
+
+
+def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
+    """Every second layer on grey ground, with its number where there is room."""
+    edges = [0, *(1 + np.flatnonzero(np.diff(layers))), len(layers)]
+    shown = thin(len(edges) - 1, 400, height=22)
+    for number, (first, end) in enumerate(pairwise(edges)):
+        if number % 2 == 0:
+            axes.axvspan(first - 0.5, end - 0.5, color="#f0f0f0", zorder=0, linewidth=0)
+        if number in shown:
+            words = f"layer {layers[first]}" if number == 0 else str(layers[first])
+            middle, look = (first + end - 1) / 2, {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": GREY}
+            axes.text(middle, 0.01, words, transform=axes.get_xaxis_transform(), **look)
+
+
+def _name_extremes(
+    axes: Any, mean: Float[np.ndarray, " head"], ends: tuple[Any, Any], heads: Sequence[Any], n: int = 3
+) -> None:
+    """Names over the n heads of largest mean and under those of smallest, left out where they would overlap."""
+    rising = [place for place in np.argsort(mean, kind="stable") if np.isfinite(mean[place])]
+    n = min(n, len(rising) // 2)
+    width = len(mean) * 0.06  # of a name, in heads
+    for chosen, end, up in ((rising[::-1][:n], ends[1], 1), (rising[:n], ends[0], -1)):
+        taken: list[int] = []
+        for place in chosen:
+            if all(abs(place - other) > width for other in taken):
+                taken.append(place)
+                axes.annotate(
+                    str(heads[place]), (place, end[place]), xytext=(0, 3 * up), textcoords="offset points",
+                    fontsize=SMALL, ha="center", va="bottom" if up > 0 else "top",
+                )  # fmt: skip
+
+
+_ORDERS = {
+    "organized": ("found trees", BLUE, "-"),
+    "given": ("given order", VERMILION, DASHES[1]),
+    "random": ("random order", GREY, DASHES[2]),
+    "shuffled": ("found trees, leaves shuffled", ORANGE, DASHES[3]),
+}
+
+
+@styled
+def compression(sparsity: Sparsity | Mapping[str, CompressionCurve]) -> Figure:
+    """Error against the number of Haar coefficients kept, with the found trees and with others.
+
+    Parameters
+    ----------
+    sparsity : Sparsity, or mapping from name to CompressionCurve
+        What ``ht.sparsity(att, org)`` returns.
+
+    Notes
+    -----
+    Left: the largest coefficients are kept, the best any choice can do. Right: those of largest support, a choice
+    that needs no look at the tensor. Dots mark where 90 % and 99 % of the energy are reached. Lower is sparser.
+    """
+    curves = sparsity.by_order if isinstance(sparsity, Sparsity) else sparsity
+    if not isinstance(curves, Mapping) or not all(isinstance(curve, CompressionCurve) for curve in curves.values()):
+        raise InvalidTypeError(f"sparsity must be what ht.sparsity returns, got {type(sparsity).__name__}")
+    figure = new_figure(PAGE, 2.7)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for place, (name, curve) in enumerate(curves.items()):
+        words, color, dashes = _ORDERS.get(name, (plain(name, 30), CURVES[place % 7], DASHES[place % 7]))
+        share = 100 * curve.counts / curve.n_coefficients
+        left.plot(share, 100 * curve.largest, color=color, linestyle=dashes, label=words)
+        right.plot(share, 100 * curve.coarsest, color=color, linestyle=dashes, label=words)
+        marks = 100 * np.array([curve.n_for_90, curve.n_for_99]) / curve.n_coefficients
+        left.plot(marks, 100 * np.sqrt([0.1, 0.01]), "o", color=color, markersize=3)
+    for axes, title in ((left, "largest coefficients kept"), (right, "coarsest coefficients kept")):
+        axes.set(title=title, xlabel="coefficients kept, %", ylim=(0, 103))
+        log_axis(axes.xaxis, 8)
+        axes.grid()
+    left.set_ylabel("relative error, %")
+    left.legend(loc="lower left")
+    return figure
+
+
+@styled
+def tri_haar_coefficients(
+    coefficients: Any, supports: Any, inputs: Sequence[str] | None = None, *, is_relative: bool = False
+) -> Figure:
+    """The coarsest head-query-key coefficients of a network on several inputs.
+
+    Parameters
+    ----------
+    coefficients : array (input, function)
+        In the order of ``TensorHaarBasis.top``: falling support. The trees are each input's own, so that functions
+        of the same rank are alike in size, not the same.
+    supports : array (input, function)
+        Number of entries in each function's support.
+    inputs : sequence of str, optional
+        Names of the rows.
+    is_relative : bool
+        Whether the coefficients were divided by the norm of their tensor.
+    """
+    table = np.abs(_table(coefficients, "coefficients"))
+    sizes = _table(supports, "supports")
+    if sizes.shape != table.shape:
+        raise InvalidValueError(f"supports must have the shape of coefficients, {table.shape}, got {sizes.shape}")
+    names = _names(inputs, len(table))
+    ranks = np.arange(1, table.shape[1] + 1)
+    figure = new_figure(PAGE, 3.0)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for row, (name, values) in enumerate(zip(names, table, strict=True)):
+        look = {"color": CURVES[row % 7], "marker": MARKERS[row % 7], "markersize": 3, "linestyle": ""}
+        shown = np.where(values > 0, values, np.nan)
+        above.plot(ranks, shown, alpha=0.8, label=f"{name}: {number_words(np.nansum(values))}", **look)
+        below.plot(ranks, sizes[row], color=CURVES[row % 7], linewidth=0.9, linestyle=DASHES[row % 7])
+    unit = "coefficient over norm" if is_relative else "coefficient"
+    above.set_ylabel(f"modulus of\n{unit}")
+    log_axis(above.yaxis)
+    above.grid(axis="y")
+    shown_at_most = 12
+    handles, labels = above.get_legend_handles_labels()
+    above.legend(
+        handles[:shown_at_most], labels[:shown_at_most], title="input: sum of moduli\n(network entropy)",
+        title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.05), alignment="left",
+    )  # fmt: skip
+    below.set(xlabel="function, by falling support", ylabel="support,\nentries", ylim=(0, 1.05 * np.nanmax(sizes)))
+    below.yaxis.set_major_formatter(lambda value, _: number_words(value))
+    below.locator_params(axis="y", nbins=3)
+    below.grid(axis="y")
+    below.set_xlim(0, len(ranks) + 1)
+    return figure
+
+
+def _table(values: Any, name: str) -> Float[np.ndarray, "input column"]:
+    try:
+        table = np.array([np.asarray(row, dtype=np.float64) for row in values])
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name} must be rows of numbers of one length, one row for each input") from None
+    if table.ndim != 2 or 0 in table.shape:
+        raise InvalidValueError(f"{name} must have one row for each input, got shape {table.shape}")
+    return np.where(np.isfinite(table), table, np.nan)
+
+
+def _names(inputs: Sequence[str] | None, n: int) -> list[str]:
+    if inputs is None:
+        return [str(row) for row in range(n)]
+    if len(inputs) != n:
+        raise InvalidValueError(f"inputs must name the {n} rows, got {len(inputs)}")
+    return [plain(name, 14) for name in inputs]

@@ -1,0 +1,261 @@
+"""Pictures of the heads of a network together: their map, their affinity, and one number for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from headtree import _checks
+from headtree.attention.tensor import HeadId
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.report.figures_matrix import averaging, draw_matrix, finish_bar, folder_edges
+from headtree.report.style import (
+    COLUMN,
+    PAGE,
+    SMALL,
+    color_limits,
+    layer_bar,
+    layer_scale,
+    name_missing,
+    new_figure,
+    plain,
+    rising_colors,
+    signed_colors,
+    styled,
+    thin,
+)
+from headtree.trees.tree import PartitionTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Heads named in a map: those farthest from the others.
+_NAMED = 10
+
+
+@styled
+def head_map(coordinates: Any, heads: Sequence[tuple[int, int]]) -> Figure:
+    """Diffusion map of the heads: in three dimensions, and its first coordinate against the second and third.
+
+    Parameters
+    ----------
+    coordinates : array (head, component)
+        Such as ``org.coordinates.head`` or ``diffusion_map(affinity).coordinates``; components past the third are
+        not drawn, and one that is not there is drawn as 0.
+    heads : sequence of (layer, head)
+        One for each row.
+
+    Notes
+    -----
+    Heads near each other are reached from one another by many short steps of large affinity. Colour is the layer.
+    The heads farthest from the middle are named in the flat panels, as far as their names do not overlap.
+    """
+    points, named = _checked_points(coordinates), checked_heads(heads, len(coordinates))
+    layers = np.array([head.layer for head in named])
+    colors, norm = layer_scale(layers)
+    size = float(np.clip(2400 / len(points), 3, 22))
+    dots = {"c": colors(norm(layers)), "s": size, "linewidths": 0.25, "edgecolors": "white"}
+    figure = new_figure(PAGE, 3.5)
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.45, 1))
+    space = figure.add_subplot(grid[:, 0], projection="3d")
+    space.scatter(*points.T, depthshade=False, **dots)
+    _finish_space(space)
+    for row, other in enumerate((1, 2)):
+        flat = figure.add_subplot(grid[row, 1])
+        flat.scatter(points[:, 0], points[:, other], **dots)
+        flat.set_xlabel("diffusion coordinate 1" if row else "")
+        flat.set_ylabel(f"coordinate {other + 1}")
+        flat.locator_params(nbins=5)
+        flat.margins(0.12)
+        _name_outliers(flat, points[:, [0, other]], named)
+    layer_bar(figure, figure.axes, layers, shrink=0.8, pad=0.02)
+    return figure
+
+
+@styled
+def head_affinity(
+    affinity: Any, tree: PartitionTree, heads: Sequence[tuple[int, int]], order: Any = None
+) -> Figure:
+    """Affinity of every two heads, in the order of a tree of heads, with each head's layer beside it.
+
+    Parameters
+    ----------
+    affinity : array (head, head)
+        Such as ``org.affinities.head`` or ``consensus.affinity``.
+    tree : PartitionTree
+        Of the heads; thin lines are the boundaries of its finest level with at most 12 folders.
+    heads : sequence of (layer, head)
+        One for each row.
+    order : integers (head), optional
+        A depth-first order of the tree, such as ``org.order("head")``; by default siblings stand by smallest head.
+    """
+    matrix = _checks.affinity_matrix(affinity).numpy()
+    named = checked_heads(heads, len(matrix))
+    order = checked_order(tree, order, len(matrix))
+    layers = np.array([head.layer for head in named])
+    figure = new_figure(PAGE * 0.75, 3.75)
+    picture = figure.subplots()
+    low, high = float(matrix.min()), float(matrix.max())
+    image = draw_matrix(
+        picture, matrix[np.ix_(order, order)], cmap=rising_colors(), vmin=low, vmax=high if high > low else low + 1
+    )
+    for edge in folder_edges(tree, order):
+        picture.axhline(edge - 0.5, color="white", linewidth=0.6)
+        picture.axvline(edge - 0.5, color="white", linewidth=0.6)
+    picture.set(xticks=[], yticks=[], xlabel="head, tree order")
+    strip = picture.inset_axes((-0.045, 0, 0.035, 1))
+    colors, norm = layer_scale(layers)
+    rows = (0, 1, len(order) - 0.5, -0.5)
+    strip.imshow(layers[order][:, None], cmap=colors, norm=norm, aspect="auto", interpolation="none", extent=rows)
+    shown = thin(len(order), 250)
+    strip.set_yticks(shown, [str(named[order[place]]) for place in shown])
+    strip.set_xticks([])
+    strip.tick_params(length=2)
+    step = int(shown[1]) if len(shown) > 1 else len(order)
+    strip.set_ylabel("head, tree order" if step == 1 else f"head, tree order (one in {step} named)")
+    layer_bar(figure, picture, layers, shrink=0.85, pad=0.02)
+    finish_bar(figure.colorbar(image, ax=picture, shrink=0.85, pad=0.02), "affinity" + averaging(matrix.shape))
+    return figure
+
+
+@styled
+def head_grid(
+    values: Any, heads: Sequence[tuple[int, int]], label: str, *, is_signed: bool = False, title: str = ""
+) -> Figure:
+    """One number per head on the grid of layers and places, such as a column of ``heads.csv``.
+
+    Parameters
+    ----------
+    values : array (head)
+        Nan where a head has none: drawn grey, as are places that the network does not have.
+    heads : sequence of (layer, head)
+        One for each value.
+    label : str
+        What the number is, with its unit.
+    is_signed : bool
+        Whether 0 is the middle: then the scale is symmetric.
+    """
+    numbers = one_per_head(values, "values", len(heads))
+    named = checked_heads(heads, len(numbers))
+    low_layer = min(head.layer for head in named)
+    shape = max(head.layer for head in named) - low_layer + 1, max(head.head for head in named) + 1
+    grid = np.full(shape, np.nan)
+    for head, number in zip(named, numbers, strict=True):
+        grid[head.layer - low_layer, head.head] = number
+    if is_signed:
+        low, high, beyond = color_limits(grid, is_signed=True, share=1)
+    else:
+        low, high, beyond = *_range(grid), "neither"
+    figure = new_figure(COLUMN, float(np.clip(0.7 + 0.16 * shape[0], 1.8, 4.5)))
+    axes = figure.subplots()
+    image = axes.imshow(
+        grid, cmap=signed_colors() if is_signed else rising_colors(), vmin=low, vmax=high, aspect="auto",
+        interpolation="none", extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5 + low_layer, low_layer - 0.5),
+    )  # fmt: skip
+    axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 60))
+    axes.locator_params(integer=True, nbins=8)
+    axes.tick_params(length=2)
+    finish_bar(figure.colorbar(image, ax=axes, extend=beyond), plain(label, 60))
+    if np.isnan(grid).any():
+        name_missing(axes)
+    return figure
+
+
+# -- checks ----------------------------------------------------------------------------------------------
+
+
+def checked_heads(heads: Any, n: int) -> tuple[HeadId, ...]:
+    """Heads as (layer, head), as many as there are slices."""
+    try:
+        named = tuple(HeadId(int(layer), int(head)) for layer, head in heads)
+    except (TypeError, ValueError):
+        raise InvalidTypeError("heads must be pairs (layer, head); pass att.heads") from None
+    if len(named) != n:
+        raise InvalidValueError(f"heads must name the {n} slices, got {len(named)}; pass att.heads of this tensor")
+    return named
+
+
+def checked_order(tree: Any, order: Any, n: int) -> Int[np.ndarray, " leaf"]:
+    """A depth-first order of the tree: the leaves of every folder stand together."""
+    if not isinstance(tree, PartitionTree):
+        raise InvalidTypeError(f"tree must be a PartitionTree, got {type(tree).__name__}")
+    if tree.n_leaves != n:
+        raise InvalidValueError(f"tree must have one leaf for each of the {n} heads, got {tree.n_leaves}")
+    if order is None:
+        return tree.order()
+    places = np.asarray(order)
+    if places.shape != (n,) or not np.array_equal(np.sort(places), np.arange(n)):
+        raise InvalidValueError(f"order must be a permutation of 0..{n - 1}; pass org.order('head')")
+    runs = 1 + np.count_nonzero(np.diff(tree.labels[:, places], axis=1), axis=1)
+    if (runs != tree.n_folders).any():
+        raise InvalidValueError("order must keep the leaves of every folder together; pass tree.order(…)")
+    return places
+
+
+def one_per_head(values: Any, name: str, n: int) -> Float[np.ndarray, " head"]:
+    """Numbers, one for each head; nan where there is none."""
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name} must be numbers, one for each head") from None
+    if numbers.shape != (n,) or n == 0:
+        raise InvalidValueError(f"{name} must be one number for each of the {n} heads, got shape {numbers.shape}")
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def _checked_points(coordinates: Any) -> Float[np.ndarray, "head 3"]:
+    points = np.asarray(coordinates, dtype=np.float64)
+    if points.ndim != 2 or len(points) == 0 or not np.isfinite(points).all():
+        raise InvalidValueError(
+            f"coordinates must be finite numbers of shape (head, component), got shape {points.shape}"
+        )
+    padded = np.zeros((len(points), 3))
+    padded[:, : points.shape[1]] = points[:, :3]
+    return padded
+
+
+def _range(grid: Float[np.ndarray, "layer place"]) -> tuple[float, float]:
+    present = grid[np.isfinite(grid)]
+    if present.size == 0:
+        return 0.0, 1.0
+    low, high = float(present.min()), float(present.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+# -- details ---------------------------------------------------------------------------------------------
+
+
+def _finish_space(space: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for number, axis in enumerate((space.xaxis, space.yaxis, space.zaxis), start=1):
+        axis.set_label_text(f"coordinate {number}")
+        axis.labelpad = 0 if number == 3 else -3
+        axis.set_major_locator(MaxNLocator(nbins=4, prune="both"))
+        axis.pane.set_facecolor("white")
+        axis.pane.set_edgecolor("#b0b0b0")
+        axis._axinfo["grid"].update(color="#dcdcdc", linewidth=0.4)
+    space.tick_params(labelsize=SMALL, pad=-2)
+    space.tick_params(axis="z", pad=1)
+    space.view_init(elev=22, azim=-58)
+    space.set_box_aspect((1, 1, 0.85), zoom=1.0)
+
+
+def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], heads: tuple[HeadId, ...]) -> None:
+    """Names beside the points farthest from the median, left out where they would cover other names."""
+    spread = np.ptp(points, axis=0)
+    scaled = (points - np.median(points, axis=0)) / np.where(spread > 0, spread, 1)
+    taken: list[np.ndarray] = []
+    box = np.array([0.17, 0.15])  # a name is about this large, as a share of the panel
+    for place in np.argsort(-np.linalg.norm(scaled, axis=1), kind="stable")[:_NAMED]:
+        if any((np.abs(scaled[place] - other) < box).all() for other in taken):
+            continue
+        taken.append(scaled[place])
+        right = scaled[place, 0] > 0.15
+        axes.annotate(
+            str(heads[place]), points[place], xytext=(-3 if right else 3, 2), textcoords="offset points",
+            fontsize=SMALL, ha="right" if right else "left", clip_on=True,
+        )  # fmt: skip

@@ -1,0 +1,301 @@
+"""What all figures share: sizes, colours, text that stays text, files that are the same on every run."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from headtree.errors import InvalidTypeError, InvalidValueError, MissingPackageError
+
+try:
+    import matplotlib as mpl
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+except ImportError as error:
+    raise MissingPackageError("figures need the package matplotlib: pip install 'headtree[report]'") from error
+
+#: Widths of one and of two journal columns, in inches, and sizes of text, in points.
+COLUMN, PAGE = 3.5, 7.0
+TEXT, SMALL = 8.0, 7.0
+
+#: Dots per inch of PNG files and of images inside SVG files.
+DPI = 200
+
+#: Okabe and Ito's colours, told apart with every common kind of colour blindness; yellow is left out on white.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, BLACK = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#000000",
+)
+CURVES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)), "-")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+GREY, PALE = "#6b6b6b", "#d4d4d4"
+
+#: Entries that are missing: a grey that neither of the two colour maps has.
+MISSING = "#c9c9c9"
+
+_STYLE: dict[str, Any] = {
+    "axes.labelsize": TEXT,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": TEXT,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that sizes are the same everywhere
+    "font.size": TEXT,
+    "grid.color": PALE,
+    "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.5,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "svg.fonttype": "none",  # letters stay letters: they can be searched, copied and edited
+    "svg.hashsalt": "headtree",
+    "text.parse_math": False,  # a token may hold dollars
+    "xtick.labelsize": SMALL,
+    "xtick.major.width": 0.6,
+    "ytick.labelsize": SMALL,
+    "ytick.major.width": 0.6,
+}
+_OF_THE_SESSION = {
+    "backend",
+    "backend_fallback",
+    "interactive",
+    "toolbar",
+    "timezone",
+    "webagg.port",
+    "webagg.address",
+}
+_BASE = {
+    name: value
+    for name, value in mpl.rcParamsDefault.items()
+    if name not in _OF_THE_SESSION and not name.startswith(("keymap.", "tk.", "webagg.", "docstring."))
+}
+
+P = ParamSpec("P")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Settings of matplotlib for the block: ours, whatever the user's are."""
+    with mpl.rc_context(_BASE | _STYLE), warnings.catch_warnings():
+        # a script that the font lacks: SVG keeps the letters, PNG shows boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+class StyledFigure(Figure):
+    """A figure that keeps its style wherever it is drawn or saved later."""
+
+    def draw(self, renderer: Any) -> None:
+        """Draw in the figure's own style."""
+        with style():
+            super().draw(renderer)
+
+    def _repr_png_(self) -> bytes:
+        from io import BytesIO
+
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", dpi=DPI)
+        return buffer.getvalue()
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Let a function that makes a figure work in our style."""
+
+    @wraps(draw)
+    def in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with style():
+            return draw(*args, **kwargs)
+
+    return in_style
+
+
+def new_figure(width: float, height: float) -> StyledFigure:
+    """An empty figure of this size in inches, laid out when it is drawn."""
+    return StyledFigure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def save(figure: Figure, folder: str | os.PathLike[str], name: str) -> tuple[Path, Path]:
+    """Write ``NAME.svg`` and ``NAME.png`` into a folder that exists, each whole or not at all.
+
+    The bytes depend on the figure only: no date, no version, the same identifiers on every run.
+    """
+    if not isinstance(figure, Figure):
+        raise InvalidTypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise InvalidValueError(f"name must be a file name without folders and ending, got {name!r}")
+    svg, png = Path(folder, f"{name}.svg"), Path(folder, f"{name}.png")
+    layout = figure.get_layout_engine()
+    try:
+        _write(figure, svg, {"Date": None, "Creator": "headtree"})
+        figure.set_layout_engine("none")  # finding the layout takes longer than drawing; both files have the same
+        _write(figure, png, {"Software": "headtree"})
+    finally:
+        figure.set_layout_engine(layout)
+    return svg, png
+
+
+def _write(figure: Figure, path: Path, metadata: dict[str, str | None]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with style():
+            figure.savefig(partial, format=path.suffix[1:], dpi=DPI, metadata=metadata)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+
+def plain(text: object, limit: int = 16) -> str:
+    """A label, token or file name as one short line that shows what is in it.
+
+    Control characters become their pictures, what has no picture becomes U+FFFD (marks that turn the direction of
+    writing too), a blank token becomes ␣, and what is longer than `limit` is cut.
+    """
+    given = str(text)
+    shown = [_visible(character) for character in given[: 4 * limit]]
+    kept: list[str] = []
+    for character in shown:
+        if unicodedata.combining(character) and len(kept) > 1 and all(map(unicodedata.combining, kept[-2:])):
+            continue  # a heap of accents would grow into the neighbouring labels
+        kept.append(character)
+    if len(kept) > limit or len(given) > 4 * limit:
+        kept = [*kept[: limit - 1], "…"]
+    line = "".join(kept)
+    return line if line.strip() or not given else "␣"
+
+
+def _visible(character: str) -> str:
+    if character < " ":
+        return chr(0x2400 + ord(character))
+    if character == "\x7f":
+        return "\u2421"
+    category = unicodedata.category(character)
+    if category in ("Zl", "Zp") or category[0] == "C":
+        return "\ufffd"
+    return " " if category == "Zs" else character
+
+
+def thin(n: int, points: float, height: float = SMALL + 1.5) -> list[int]:
+    """Which of n labels, spread evenly over this many points, have room: every one, or every second, fifth, …."""
+    for step in sorted(base * 10**power for base in (1, 2, 5) for power in range(7)):
+        if points / n * step >= height:
+            return list(range(0, n, step))
+    return [0]
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number_words(value: float) -> str:
+    """A number as people write it: 0.05, 12, 1,500, and 2·10⁶ or 10⁻⁴ beyond."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    power = "10" + str(int(exponent)).translate(_RAISED)
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+def log_axis(axis: Any, n_labels: int = 6) -> None:
+    """Make an axis logarithmic, its labels plain text: powers of ten, or 1, 2, 5 where there are few of these."""
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    low, high = sorted(axis.get_view_interval())
+    decades = np.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.6 else (1.0, 2.0, 5.0), numticks=n_labels))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number_words(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+# -- colours ---------------------------------------------------------------------------------------------
+
+
+def signed_colors() -> Any:
+    """Blue through white to red; missing entries grey."""
+    return mpl.colormaps["RdBu_r"].with_extremes(bad=MISSING)
+
+
+def rising_colors() -> Any:
+    """From dark to light for values that are not negative; missing entries grey."""
+    return mpl.colormaps["viridis"].with_extremes(bad=MISSING)
+
+
+def layer_scale(layers: Sequence[int] | Int[np.ndarray, " head"]) -> tuple[Any, Normalize]:
+    """Colours of layers, dark (first) to light (last), and the norm that finds them."""
+    names = mpl.colormaps["viridis"](np.linspace(0, 0.92, 256))  # the lightest yellow is lost on white
+    low, high = int(np.min(layers)), int(np.max(layers))
+    colors = LinearSegmentedColormap.from_list("layers", names, N=high - low + 1)
+    return colors, Normalize(low - 0.5, high + 0.5)
+
+
+def layer_bar(
+    figure: Figure, axes: Any, layers: Sequence[int] | Int[np.ndarray, " head"], n_shown: int = 9, **kwargs: Any
+) -> Any:
+    """A colour bar that names the layers, at most `n_shown` of them."""
+    colors, norm = layer_scale(layers)
+    bar = figure.colorbar(ScalarMappable(norm, colors), ax=axes, **kwargs)
+    first, last = int(np.min(layers)), int(np.max(layers))
+    step = max(1, -(-(last - first + 1) // n_shown))
+    bar.locator = FixedLocator(list(range(first, last + 1, step)))
+    bar.update_ticks()
+    bar.ax.tick_params(length=2)
+    bar.outline.set_linewidth(0.5)
+    bar.set_label("layer")
+    return bar
+
+
+# -- limits ----------------------------------------------------------------------------------------------
+
+
+def color_limits(
+    values: Float[np.ndarray, " ..."], *, is_signed: bool, share: float = 0.995
+) -> tuple[float, float, str]:
+    """Lower and upper end of a colour scale, and which ends values reach beyond ("neither", "min", "max", "both").
+
+    A scale ends at the largest modulus, or at the quantile `share` of the moduli where a few entries are more than
+    twice as large as that: they would leave no colour for the others. Signed scales are symmetric.
+    """
+    present = np.abs(values[np.isfinite(values)])
+    if present.size == 0 or present.max() == 0:
+        return (-1.0 if is_signed else 0.0), 1.0, "neither"
+    end = float(np.quantile(present, share))
+    if end * 2 >= present.max() or end == 0:
+        end = float(present.max())
+    finite = values[np.isfinite(values)]
+    below, above = bool(finite.min() < -end), bool(finite.max() > end)
+    beyond = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
+    return (-end if is_signed else 0.0), end, beyond[below, above]
+
+
+def name_missing(axes: Any) -> None:
+    """Say under the picture what grey means."""
+    axes.legend(
+        handles=[Patch(facecolor=MISSING, label="missing")],
+        loc="upper left",
+        bbox_to_anchor=(0, -0.02),
+        borderaxespad=0,
+        handlelength=1,
+    )
