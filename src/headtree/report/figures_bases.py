@@ -16,7 +16,7 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.inputs import check_pair, filled
 from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.questionnaire.organization import Organization
-from headtree.report.figures_heads import checked_heads, checked_order
+from headtree.report.figures_heads import Heads, checked_leaves, checked_order
 from headtree.report.figures_matrix import draw_matrix, finish_bar, head_index
 from headtree.report.style import (
     BLACK,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @styled
-def haar_basis(tree: PartitionTree, heads: Sequence[tuple[int, int]], order: Any = None) -> Figure:
+def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
     """Haar basis of the heads: every function of the tree's basis, with the heads in tree order.
 
     Parameters
@@ -65,21 +65,21 @@ def haar_basis(tree: PartitionTree, heads: Sequence[tuple[int, int]], order: Any
     largest modulus. Blue against red: what is compared with what. The panel above counts the heads it is about.
     """
     n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
-    order, named = checked_order(tree, order, n), checked_heads(heads, n)
+    order, leaves = checked_order(tree, order, n), checked_leaves(heads, n)
     basis = HaarBasis(tree)
     functions = basis.matrix()
     functions = functions / np.abs(functions).max(axis=0)
     figure = new_figure(PAGE * 0.75, 4.6)
     above, picture = figure.subplots(2, 1, sharex=True, height_ratios=(1, 4.5))
     above.plot(np.arange(n), basis.support, drawstyle="steps-mid", color=BLACK, linewidth=0.9)
-    above.set(ylabel="heads in\nsupport", ylim=(0.8, n * 1.3))
+    above.set(ylabel=f"{leaves.word}s in\nsupport", ylim=(0.8, n * 1.3))
     log_axis(above.yaxis, 4)
     shown = np.where(functions == 0, 0.0, functions)[order]
     image = draw_matrix(picture, shown, cmap=signed_colors(), vmin=-1, vmax=1)
     picture.set_box_aspect(None)
     places = thin(n, 230)
-    picture.set_yticks(places, [str(named[order[place]]) for place in places])
-    picture.set(xlabel="Haar function, coarse to fine", ylabel="head, tree order")
+    picture.set_yticks(places, [leaves.names[order[place]] for place in places])
+    picture.set(xlabel="Haar function, coarse to fine", ylabel=f"{leaves.word}, tree order")
     picture.locator_params(axis="x", integer=True)
     finish_bar(figure.colorbar(image, ax=[above, picture], shrink=0.6, pad=0.02), "value over largest modulus")
     return figure
@@ -100,9 +100,9 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
 
     Notes
     -----
-    Support falls from left to right, from the whole matrix to single entries. The line is the root mean square in
-    each octave of support; the last panel has that line for every head, coloured by layer. A head that is smooth on
-    its trees falls steeply.
+    Support falls from left to right, from the whole matrix to single entries. Colour counts the coefficients in a
+    place of the plane; the line is the root mean square in each octave of support, and the last panel has that line
+    for every head, coloured by layer. A head that is smooth on its trees falls steeply.
     """
     check_pair(att, org)
     chosen = [head_index(att, head) for head in heads]
@@ -116,9 +116,9 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     panels = figure.subplots(1, len(chosen) + 1, sharex=True, sharey=True)
     positive = moduli[moduli > 0]
     floor = float(np.quantile(positive, 1e-3)) if positive.size else 1e-3
-    dots = {"marker": ".", "markersize": 1.5, "color": BLUE, "alpha": 0.25, "markeredgewidth": 0, "linestyle": ""}
+    top = float(moduli.max()) if positive.size else 1.0
     for axes, index in zip(panels[:-1], chosen, strict=True):
-        axes.plot(support, np.maximum(moduli[index], floor), rasterized=True, **dots)
+        cells = _draw_counts(axes, support, np.maximum(moduli[index], floor), most=top)
         axes.plot(octaves, rms[index], color=VERMILION, marker="o", markersize=2.5)
         axes.set_title(str(att.heads[index]))
     layers = np.array([head.layer for head in att.heads])
@@ -126,7 +126,6 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     for index in range(len(layers)):
         panels[-1].plot(octaves, rms[index], color=colors(norm(layers[index])), linewidth=0.5, alpha=0.8)
     panels[-1].set_title(f"all {len(layers)} heads")
-    top = float(moduli.max()) if positive.size else 1.0
     panels[0].set_ylim(floor, 1.6 * top)
     panels[0].set_xlim(1.5 * float(support.max()), float(support.min()) / 1.5)
     log_axis(panels[0].yaxis, 9)
@@ -135,8 +134,22 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     for axes in panels:
         axes.set_xlabel("support, entries")
         axes.grid(axis="y")
+    bar = figure.colorbar(cells, ax=panels[-2], pad=0.02, format=lambda value, _: number_words(value))
+    bar.minorticks_off()
+    finish_bar(bar, "coefficients in a cell")
     layer_bar(figure, panels[-1], layers, pad=0.02)
     return figure
+
+
+def _draw_counts(axes: Any, support: Any, moduli: Any, most: float) -> Any:
+    """How many coefficients are in each cell of the plane, which has hundreds of dots in a place otherwise."""
+    from matplotlib.colors import LogNorm
+
+    rows = np.geomspace(moduli.min(), 1.6 * max(most, moduli.min()), 61)
+    columns = np.geomspace(support.min() / 1.12, support.max() * 1.12, 46)
+    counts, _, _ = np.histogram2d(moduli, support, (rows, columns))
+    counts = np.ma.masked_equal(counts, 0)
+    return axes.pcolormesh(columns, rows, counts, cmap="cividis_r", norm=LogNorm(1, 1000), rasterized=True)
 
 
 def _rms_by_octave(
@@ -153,7 +166,7 @@ def _rms_by_octave(
 @styled
 def entropy_over_heads(
     entropies: Any,
-    heads: Sequence[tuple[int, int]],
+    heads: Heads,
     inputs: Sequence[str] | None = None,
     *,
     label: str = "ℓ1 entropy",
@@ -177,31 +190,43 @@ def entropy_over_heads(
     largest and of smallest mean are named.
     """
     table = _table(entropies, "entropies")
-    named = checked_heads(heads, table.shape[1])
+    leaves = checked_leaves(heads, table.shape[1])
     names = _names(inputs, len(table))
     places = np.arange(table.shape[1])
     figure = new_figure(PAGE, 2.3 + min(1.6, 0.14 * len(table) + 0.35))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.1, min(1.6, 0.14 * len(table) + 0.35)))
-    _layer_bands(above, [head.layer for head in named])
+    if leaves.layers is not None:
+        _layer_bands(above, leaves.layers.tolist())
     with np.errstate(all="ignore"):
         mean, low, high = (
             reduce(np.ma.masked_invalid(table), axis=0) for reduce in (np.ma.mean, np.ma.min, np.ma.max)
         )
     above.fill_between(places, low, high, color=BLUE, alpha=0.3, linewidth=0, label="range over inputs")
     above.plot(places, mean, color=BLUE, marker="o", markersize=2, linewidth=0.8, label="mean over inputs")
-    _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), named)
-    above.set(ylabel=plain(label, 40), xlim=(-0.5, len(named) - 0.5))
-    above.margins(y=0.22)
+    _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), leaves.names)
+    above.set(ylabel=plain(label, 40), xlim=(-0.5, len(leaves.names) - 0.5))
+    _pad_above_and_below(above, low.min(), high.max())
     above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
     image = draw_matrix(below, table, cmap=rising_colors())
     below.set_box_aspect(None)
     rows = thin(len(table), 62 * min(1.6, 0.14 * len(table) + 0.35))
     below.set_yticks(rows, [names[row] for row in rows])
-    columns = thin(len(named), 400, height=34)
-    below.set_xticks(columns, [str(named[column]) for column in columns])
-    below.set(xlabel="head, in layer order", ylabel="input")
+    columns = thin(len(leaves.names), 400, height=34)
+    below.set_xticks(columns, [leaves.names[column] for column in columns])
+    below.set(xlabel=f"{leaves.word}, in layer order" if leaves.layers is not None else leaves.word, ylabel="input")
     finish_bar(figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8), plain(label, 40))
     return figure
+
+
+def _pad_above_and_below(axes: Any, low: float, high: float) -> None:
+    """Room for names over and under a curve; no tick below 0 where nothing is."""
+    from matplotlib.ticker import MaxNLocator
+
+    room = 0.25 * (high - low or 1.0)
+    axes.set_ylim(low - room, high + room)
+    ticks = MaxNLocator(6).tick_values(low - room, high + room)
+    shown = [tick for tick in ticks if low - room <= tick <= high + room and (tick >= 0 or low < 0)]
+    axes.set_yticks(shown, [number_words(tick) for tick in shown])
 
 
 def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
@@ -213,12 +238,12 @@ def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
             axes.axvspan(first - 0.5, end - 0.5, color="#f0f0f0", zorder=0, linewidth=0)
         if number in shown:
             words = f"layer {layers[first]}" if number == 0 else str(layers[first])
-            middle, look = (first + end - 1) / 2, {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": GREY}
-            axes.text(middle, 0.01, words, transform=axes.get_xaxis_transform(), **look)
+            middle, look = (first + end - 1) / 2, {"ha": "center", "va": "top", "fontsize": SMALL, "color": GREY}
+            axes.text(middle, 0.98, words, transform=axes.get_xaxis_transform(), **look)
 
 
 def _name_extremes(
-    axes: Any, mean: Float[np.ndarray, " head"], ends: tuple[Any, Any], heads: Sequence[Any], n: int = 3
+    axes: Any, mean: Float[np.ndarray, " head"], ends: tuple[Any, Any], heads: Sequence[str], n: int = 3
 ) -> None:
     """Names over the n heads of largest mean and under those of smallest, left out where they would overlap."""
     rising = [place for place in np.argsort(mean, kind="stable") if np.isfinite(mean[place])]
@@ -230,7 +255,7 @@ def _name_extremes(
             if all(abs(place - other) > width for other in taken):
                 taken.append(place)
                 axes.annotate(
-                    str(heads[place]), (place, end[place]), xytext=(0, 3 * up), textcoords="offset points",
+                    heads[place], (place, end[place]), xytext=(0, 3 * up), textcoords="offset points",
                     fontsize=SMALL, ha="center", va="bottom" if up > 0 else "top",
                 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from headtree.attention.tensor import HeadId
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.figures_matrix import averaging, draw_matrix, finish_bar, folder_edges
 from headtree.report.style import (
+    BLUE,
     COLUMN,
     PAGE,
     SMALL,
-    color_limits,
     layer_bar,
     layer_scale,
     name_missing,
@@ -32,12 +33,15 @@ from headtree.trees.tree import PartitionTree
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: (layer, head) for each slice; or names, for an axis that is not one of heads.
+Heads = Sequence[tuple[int, int]] | Sequence[str]
+
 #: Heads named in a map: those farthest from the others.
 _NAMED = 10
 
 
 @styled
-def head_map(coordinates: Any, heads: Sequence[tuple[int, int]]) -> Figure:
+def head_map(coordinates: Any, heads: Heads) -> Figure:
     """Diffusion map of the heads: in three dimensions, and its first coordinate against the second and third.
 
     Parameters
@@ -45,19 +49,18 @@ def head_map(coordinates: Any, heads: Sequence[tuple[int, int]]) -> Figure:
     coordinates : array (head, component)
         Such as ``org.coordinates.head`` or ``diffusion_map(affinity).coordinates``; components past the third are
         not drawn, and one that is not there is drawn as 0.
-    heads : sequence of (layer, head)
-        One for each row.
+    heads : sequence of (layer, head), or of str
+        One for each row: heads, or the names of other slices, which then have no colour.
 
     Notes
     -----
     Heads near each other are reached from one another by many short steps of large affinity. Colour is the layer.
     The heads farthest from the middle are named in the flat panels, as far as their names do not overlap.
     """
-    points, named = _checked_points(coordinates), checked_heads(heads, len(coordinates))
-    layers = np.array([head.layer for head in named])
-    colors, norm = layer_scale(layers)
+    points = _checked_points(coordinates)
+    leaves = checked_leaves(heads, len(points))
     size = float(np.clip(2400 / len(points), 3, 22))
-    dots = {"c": colors(norm(layers)), "s": size, "linewidths": 0.25, "edgecolors": "white"}
+    dots = {"c": leaves.colors(), "s": size, "linewidths": 0.25, "edgecolors": "white"}
     figure = new_figure(PAGE, 3.5)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.45, 1))
     space = figure.add_subplot(grid[:, 0], projection="3d")
@@ -70,15 +73,14 @@ def head_map(coordinates: Any, heads: Sequence[tuple[int, int]]) -> Figure:
         flat.set_ylabel(f"coordinate {other + 1}")
         flat.locator_params(nbins=5)
         flat.margins(0.12)
-        _name_outliers(flat, points[:, [0, other]], named)
-    layer_bar(figure, figure.axes, layers, shrink=0.8, pad=0.02)
+        _name_outliers(flat, points[:, [0, other]], leaves.names)
+    if leaves.layers is not None:
+        layer_bar(figure, figure.axes, leaves.layers, shrink=0.8, pad=0.02)
     return figure
 
 
 @styled
-def head_affinity(
-    affinity: Any, tree: PartitionTree, heads: Sequence[tuple[int, int]], order: Any = None
-) -> Figure:
+def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
     """Affinity of every two heads, in the order of a tree of heads, with each head's layer beside it.
 
     Parameters
@@ -87,16 +89,16 @@ def head_affinity(
         Such as ``org.affinities.head`` or ``consensus.affinity``.
     tree : PartitionTree
         Of the heads; thin lines are the boundaries of its finest level with at most 12 folders.
-    heads : sequence of (layer, head)
-        One for each row.
+    heads : sequence of (layer, head), or of str
+        One for each row: heads, or the names of other slices, which then have no colour.
     order : integers (head), optional
         A depth-first order of the tree, such as ``org.order("head")``; by default siblings stand by smallest head.
     """
     matrix = _checks.affinity_matrix(affinity).numpy()
-    named = checked_heads(heads, len(matrix))
+    leaves = checked_leaves(heads, len(matrix))
     order = checked_order(tree, order, len(matrix))
-    layers = np.array([head.layer for head in named])
     figure = new_figure(PAGE * 0.75, 3.75)
+    figure.get_layout_engine().set(rect=(0.02, 0, 0.98, 1))  # names of few heads are laid out a little too far left
     picture = figure.subplots()
     low, high = float(matrix.min()), float(matrix.max())
     image = draw_matrix(
@@ -105,20 +107,30 @@ def head_affinity(
     for edge in folder_edges(tree, order):
         picture.axhline(edge - 0.5, color="white", linewidth=0.6)
         picture.axvline(edge - 0.5, color="white", linewidth=0.6)
-    picture.set(xticks=[], yticks=[], xlabel="head, tree order")
-    strip = picture.inset_axes((-0.045, 0, 0.035, 1))
-    colors, norm = layer_scale(layers)
-    rows = (0, 1, len(order) - 0.5, -0.5)
-    strip.imshow(layers[order][:, None], cmap=colors, norm=norm, aspect="auto", interpolation="none", extent=rows)
-    shown = thin(len(order), 250)
-    strip.set_yticks(shown, [str(named[order[place]]) for place in shown])
-    strip.set_xticks([])
-    strip.tick_params(length=2)
-    step = int(shown[1]) if len(shown) > 1 else len(order)
-    strip.set_ylabel("head, tree order" if step == 1 else f"head, tree order (one in {step} named)")
-    layer_bar(figure, picture, layers, shrink=0.85, pad=0.02)
+    picture.set(xticks=[], yticks=[], xlabel=f"{leaves.word}, tree order")
+    _name_rows(picture, leaves, order)
+    if leaves.layers is not None:
+        layer_bar(figure, picture, leaves.layers, shrink=0.85, pad=0.02)
     finish_bar(figure.colorbar(image, ax=picture, shrink=0.85, pad=0.02), "affinity" + averaging(matrix.shape))
     return figure
+
+
+def _name_rows(picture: Any, leaves: Leaves, order: Int[np.ndarray, " leaf"]) -> None:
+    """Names at the left of a picture, as many as have room, and between them and it a strip of layers."""
+    rows = picture
+    if leaves.layers is not None:
+        rows = picture.inset_axes((-0.045, 0, 0.035, 1))
+        colors, norm = layer_scale(leaves.layers)
+        extent = (0, 1, len(order) - 0.5, -0.5)
+        strip = leaves.layers[order][:, None]
+        rows.imshow(strip, cmap=colors, norm=norm, aspect="auto", interpolation="none", extent=extent)
+        rows.set_xticks([])
+    shown = thin(len(order), 250)
+    rows.set_yticks(shown, [leaves.names[order[place]] for place in shown])
+    rows.tick_params(length=2)
+    step = shown[1] if len(shown) > 1 else len(order)
+    note = "" if step == 1 else f" (one in {step} named)"
+    rows.set_ylabel(f"{leaves.word}, tree order{note}")
 
 
 @styled
@@ -139,26 +151,25 @@ def head_grid(
         Whether 0 is the middle: then the scale is symmetric.
     """
     numbers = one_per_head(values, "values", len(heads))
-    named = checked_heads(heads, len(numbers))
+    named = _checked_heads(heads)
     low_layer = min(head.layer for head in named)
     shape = max(head.layer for head in named) - low_layer + 1, max(head.head for head in named) + 1
     grid = np.full(shape, np.nan)
     for head, number in zip(named, numbers, strict=True):
         grid[head.layer - low_layer, head.head] = number
+    low, high = _range(grid)
     if is_signed:
-        low, high, beyond = color_limits(grid, is_signed=True, share=1)
-    else:
-        low, high, beyond = *_range(grid), "neither"
+        low, high = -max(-low, high), max(-low, high)
     figure = new_figure(COLUMN, float(np.clip(0.7 + 0.16 * shape[0], 1.8, 4.5)))
     axes = figure.subplots()
     image = axes.imshow(
         grid, cmap=signed_colors() if is_signed else rising_colors(), vmin=low, vmax=high, aspect="auto",
         interpolation="none", extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5 + low_layer, low_layer - 0.5),
     )  # fmt: skip
-    axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 60))
+    axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 30))
     axes.locator_params(integer=True, nbins=8)
     axes.tick_params(length=2)
-    finish_bar(figure.colorbar(image, ax=axes, extend=beyond), plain(label, 60))
+    finish_bar(figure.colorbar(image, ax=axes), plain(label, 40))
     if np.isnan(grid).any():
         name_missing(axes)
     return figure
@@ -167,15 +178,38 @@ def head_grid(
 # -- checks ----------------------------------------------------------------------------------------------
 
 
-def checked_heads(heads: Any, n: int) -> tuple[HeadId, ...]:
-    """Heads as (layer, head), as many as there are slices."""
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """What the slices of an axis are called; of heads, also their layers."""
+
+    names: tuple[str, ...]
+    layers: Int[np.ndarray, " leaf"] | None
+    word: str  #: "head", or "slice" of an axis that is not one of heads
+
+    def colors(self) -> Any:
+        """A colour for each leaf: that of its layer."""
+        if self.layers is None:
+            return [BLUE] * len(self.names)
+        colors, norm = layer_scale(self.layers)
+        return colors(norm(self.layers))
+
+
+def _checked_heads(heads: Any) -> list[HeadId]:
     try:
-        named = tuple(HeadId(int(layer), int(head)) for layer, head in heads)
+        return [HeadId(int(layer), int(head)) for layer, head in heads]
     except (TypeError, ValueError):
         raise InvalidTypeError("heads must be pairs (layer, head); pass att.heads") from None
-    if len(named) != n:
-        raise InvalidValueError(f"heads must name the {n} slices, got {len(named)}; pass att.heads of this tensor")
-    return named
+
+
+def checked_leaves(heads: Any, n: int) -> Leaves:
+    """Heads as (layer, head), or the names of other slices, as many as there are."""
+    given = _checks.items(heads, "heads", "pairs (layer, head)")
+    if len(given) != n:
+        raise InvalidValueError(f"heads must name the {n} slices, got {len(given)}; pass att.heads of this tensor")
+    if all(isinstance(name, str) for name in given):
+        return Leaves(tuple(plain(name, 12) for name in given), None, "slice")
+    named = _checked_heads(given)
+    return Leaves(tuple(map(str, named)), np.array([head.layer for head in named]), "head")
 
 
 def checked_order(tree: Any, order: Any, n: int) -> Int[np.ndarray, " leaf"]:
@@ -244,7 +278,7 @@ def _finish_space(space: Any) -> None:
     space.set_box_aspect((1, 1, 0.85), zoom=1.0)
 
 
-def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], heads: tuple[HeadId, ...]) -> None:
+def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], names: tuple[str, ...]) -> None:
     """Names beside the points farthest from the median, left out where they would cover other names."""
     spread = np.ptp(points, axis=0)
     scaled = (points - np.median(points, axis=0)) / np.where(spread > 0, spread, 1)
@@ -256,6 +290,6 @@ def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], heads: tuple[
         taken.append(scaled[place])
         right = scaled[place, 0] > 0.15
         axes.annotate(
-            str(heads[place]), points[place], xytext=(-3 if right else 3, 2), textcoords="offset points",
+            names[place], points[place], xytext=(-3 if right else 3, 2), textcoords="offset points",
             fontsize=SMALL, ha="right" if right else "left", clip_on=True,
         )  # fmt: skip

@@ -61,25 +61,84 @@ def organized_head(att: AttentionTensor, org: Organization, head: int | str | tu
     entries far beyond all others are drawn in the last colour of the scale, whose end is then pointed.
     """
     index = head_index(att, head)
-    trees = _query_and_key_trees(att, org)
     values, missing = head_matrix(att, index)
-    shown = np.where(missing, np.nan, values)
-    low, high, beyond = color_limits(shown, is_signed=att.kind == "scores")
-    scale = {"cmap": signed_colors() if att.kind == "scores" else rising_colors(), "vmin": low, "vmax": high}
+    return _as_given_and_organized(
+        np.where(missing, np.nan, values),
+        org,
+        title=str(att.heads[index]),
+        unit=_UNITS[att.kind],
+        axes=("query", "key"),
+        labels=(att.queries, att.keys),
+        is_signed=att.kind == "scores",
+    )
+
+
+@styled
+def organized_matrix(
+    values: Any,
+    org: Organization,
+    *,
+    title: str = "matrix",
+    unit: str = "value",
+    labels: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> Figure:
+    """Any matrix as it is and with rows and columns in tree order; otherwise as `organized_head`.
+
+    Parameters
+    ----------
+    values : array (row, column)
+        Nan where an entry is missing.
+    org : Organization
+        Its last two axes order rows and columns, and name them.
+    title, unit : str
+        What the matrix is, and what its entries are.
+    labels : two sequences of str, optional
+        Names of rows and columns; by default their numbers.
+    """
+    matrix = _checks.real_tensor(values, "values").double().numpy()
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InvalidValueError(f"values must be a matrix, got shape {matrix.shape}")
+    names = labels or tuple([str(place) for place in range(n)] for n in matrix.shape)
+    present = matrix[np.isfinite(matrix)]
+    return _as_given_and_organized(
+        matrix,
+        org,
+        title=title,
+        unit=unit,
+        axes=getattr(org, "names", ("row", "column"))[-2:],
+        labels=(names[0], names[1]),
+        is_signed=bool(present.size and present.min() < 0),
+    )
+
+
+def _as_given_and_organized(
+    shown: Float[np.ndarray, "row column"],
+    org: Organization,
+    *,
+    title: str,
+    unit: str,
+    axes: tuple[str, ...],
+    labels: tuple[Sequence[str], Sequence[str]],
+    is_signed: bool,
+) -> Figure:
+    """Two pictures of a matrix, nan where entries are missing, on one colour scale."""
+    trees = _row_and_column_trees(shown.shape, org)
+    low, high, beyond = color_limits(shown, is_signed=is_signed)
+    scale = {"cmap": signed_colors() if is_signed else rising_colors(), "vmin": low, "vmax": high}
     orders = [org.order(len(org.shape) - 2), org.order(len(org.shape) - 1)]
     figure = new_figure(PAGE, 3.35)
     left, right = figure.subplots(1, 2)
     draw_matrix(left, shown, **scale)
     image = draw_matrix(right, shown[np.ix_(*orders)], **scale)
-    _name_tokens(left, (att.queries, att.keys), orders=None)
-    _name_tokens(right, (att.queries, att.keys), orders)
+    _name_tokens(left, axes, labels, orders=None)
+    _name_tokens(right, axes, labels, orders)
     _draw_folders(right, trees, orders)
-    left.set_title(f"{att.heads[index]} as given")
-    right.set_title(f"{att.heads[index]} organized")
-    if missing.any():
+    left.set_title(f"{plain(title, 24)} as given")
+    right.set_title(f"{plain(title, 24)} organized")
+    if np.isnan(shown).any():
         name_missing(right)
     bar = figure.colorbar(image, ax=[left, right], extend=beyond, shrink=0.85, pad=0.02)
-    finish_bar(bar, _UNITS[att.kind] + averaging(shown.shape))
+    finish_bar(bar, plain(unit, 40) + averaging(shown.shape))
     return figure
 
 
@@ -147,9 +206,8 @@ def paraproduct_terms(
     _share_bars(grid[1, 3], product)
     bar = figure.colorbar(image, ax=grid, extend=beyond, shrink=0.8, pad=0.01)
     finish_bar(bar, "value of the term" + averaging(shape))
-    if missing is not None and hidden.any():
-        name_missing(grid[1, 0])
-    figure.suptitle(f"{plain(name)}: {plain(function)} by scales" if name else f"{plain(function)} by scales")
+    title = f"{plain(name)}: {plain(function)} by scales" if name else f"{plain(function)} by scales"
+    figure.suptitle(f"{title} (grey: missing)" if hidden.any() else title)
     return figure
 
 
@@ -269,13 +327,13 @@ def finish_bar(bar: Any, label: str) -> None:
     bar.ax.tick_params(length=2)
 
 
-def _query_and_key_trees(att: AttentionTensor, org: Any) -> tuple[PartitionTree, PartitionTree]:
+def _row_and_column_trees(shape: tuple[int, ...], org: Any) -> tuple[PartitionTree, PartitionTree]:
     if not isinstance(org, Organization) or len(org.shape) < 2:
         raise InvalidTypeError(f"org must be an Organization of two or more axes, got {type(org).__name__}")
-    if org.shape[-2:] != att.shape[1:]:
+    if org.shape[-2:] != shape:
         raise InvalidValueError(
-            f"org must organize att, whose heads have shape {att.shape[1:]}, but its last two trees have "
-            f"{org.shape[-2:]} leaves"
+            f"org must organize the matrix, which has shape {shape}, but its last two trees have {org.shape[-2:]} "
+            "leaves"
         )
     return org.trees[len(org.shape) - 2], org.trees[len(org.shape) - 1]
 
@@ -288,11 +346,13 @@ def _checked_order(order: Any, n: int, name: str) -> Int[np.ndarray, " slice"]:
     return np.asarray(order)
 
 
-def _name_tokens(axes: Any, tokens: tuple[Sequence[str], Sequence[str]], orders: list[Any] | None) -> None:
+def _name_tokens(
+    axes: Any, what: tuple[str, ...], tokens: tuple[Sequence[str], Sequence[str]], orders: list[Any] | None
+) -> None:
     """Token strings where all of them have room; else positions, or nothing where the order is the tree's."""
     points = 190.0  # the side of a panel
-    for names, order, axis, what in zip(
-        tokens, orders or (None, None), (axes.yaxis, axes.xaxis), ("query", "key"), strict=True
+    for names, order, axis, word in zip(
+        tokens, orders or (None, None), (axes.yaxis, axes.xaxis), what, strict=True
     ):
         n = len(names)
         places = range(n) if order is None else [int(place) for place in order]
@@ -302,7 +362,7 @@ def _name_tokens(axes: Any, tokens: tuple[Sequence[str], Sequence[str]], orders:
             axis.set_major_locator(_whole_numbers())
         else:
             axis.set_ticks([])
-        axis.set_label_text(f"{what}, position" if order is None else f"{what}, tree order")
+        axis.set_label_text(f"{plain(word)}, position" if order is None else f"{plain(word)}, tree order")
     if len(axes.get_xticks()) and len(thin(len(tokens[1]), points)) == len(tokens[1]):
         axes.tick_params(axis="x", rotation=90)
 

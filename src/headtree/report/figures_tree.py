@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,13 @@ from jaxtyping import Float, Int
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.consensus import Consensus
-from headtree.report.figures_heads import checked_heads, checked_order
+from headtree.report.figures_heads import Heads, Leaves, checked_leaves, checked_order
 from headtree.report.figures_matrix import finish_bar
 from headtree.report.style import (
     GREY,
     PAGE,
     SMALL,
     layer_bar,
-    layer_scale,
     new_figure,
     styled,
     thin,
@@ -50,22 +49,20 @@ class _Places:
 
 
 @styled
-def head_tree(
-    tree: PartitionTree | Consensus, heads: Sequence[tuple[int, int]], order: Any = None, *, support: Any = None
-) -> Figure:
+def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, *, support: Any = None) -> Figure:
     """A tree of heads in the round: the root in the middle, a head at every leaf, coloured by its layer.
 
     Parameters
     ----------
     tree : PartitionTree or Consensus
         A consensus brings the support of its folders.
-    heads : sequence of (layer, head)
-        One for each leaf.
+    heads : sequence of (layer, head), or of str
+        One for each leaf: heads, or the names of other slices, which then have no colour.
     order : integers (head), optional
         A depth-first order of the tree, such as ``org.order("head")``; clockwise from the top. By default siblings
         stand by smallest head.
     support : mapping from node to number, optional
-        Support of folders from 0 to 1, by their uppermost node in ``tree.nodes``.
+        Support of folders from 0 to 1, by their uppermost node in ``tree.nodes``; nan where it is not known.
 
     Notes
     -----
@@ -78,7 +75,7 @@ def head_tree(
             support = dict(zip(tree.node.tolist(), tree.support.tolist(), strict=True))
         tree = tree.tree
     n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
-    named, order = checked_heads(heads, n), checked_order(tree, order, n)
+    leaves, order = checked_leaves(heads, n), checked_order(tree, order, n)
     shares = _checked_support(tree, support)
     places = _places(tree, order)
     figure = new_figure(PAGE, PAGE)
@@ -86,11 +83,12 @@ def head_tree(
     axes.set_axis_off()
     axes.set(aspect="equal", xlim=(-_SIDE, _SIDE), ylim=(-_SIDE, _SIDE))
     _draw_branches(axes, tree, places)
-    layers = np.array([head.layer for head in named])
-    _draw_leaves(axes, places.angle[tree.distinct.of_leaf], layers)
-    _name_leaves(axes, places.angle[tree.distinct.of_leaf], named, order)
-    corner = axes.inset_axes((0.83, 0.06, 0.17, 0.016))
-    layer_bar(figure, None, layers, cax=corner, orientation="horizontal", n_shown=6)
+    angle = places.angle[tree.distinct.of_leaf]
+    _draw_leaves(axes, angle, leaves)
+    _name_leaves(axes, angle, leaves, order)
+    if leaves.layers is not None:
+        corner = axes.inset_axes((0.83, 0.06, 0.17, 0.016))
+        layer_bar(figure, None, leaves.layers, cax=corner, orientation="horizontal", n_shown=6)
     if shares is not None:
         _draw_support(figure, axes, tree, places, shares)
     return figure
@@ -133,32 +131,33 @@ def _draw_branches(axes: Any, tree: PartitionTree, places: _Places) -> None:
     axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.7, capstyle="round"), autolim=False)
 
 
-def _draw_leaves(axes: Any, angle: Float[np.ndarray, " leaf"], layers: Int[np.ndarray, " leaf"]) -> None:
+def _draw_leaves(axes: Any, angle: Float[np.ndarray, " leaf"], leaves: Leaves) -> None:
     """A ring around the leaves, one piece for each, coloured by layer."""
     from matplotlib.collections import PolyCollection
 
-    colors, norm = layer_scale(layers)
     half = (2 * np.pi - _GAP) / len(angle) / 2
     steps = np.linspace(-half, half, max(2, 64 // len(angle)))
     inner = _points(angle[:, None] + steps, _RING[0])
     outer = _points(angle[:, None] + steps[::-1], _RING[1])
     pieces = np.concatenate([inner, outer], axis=1)
     axes.add_collection(
-        PolyCollection(list(pieces), facecolors=colors(norm(layers)), edgecolors="face", linewidths=0.2),
+        PolyCollection(list(pieces), facecolors=leaves.colors(), edgecolors="face", linewidths=0.2),
         autolim=False,
     )
 
 
-def _name_leaves(axes: Any, angle: Float[np.ndarray, " leaf"], heads: Sequence[Any], order: Any) -> None:
+def _name_leaves(
+    axes: Any, angle: Float[np.ndarray, " leaf"], leaves: Leaves, order: Int[np.ndarray, " leaf"]
+) -> None:
     """Names around the ring, readable from below and not upside down."""
     rim = (2 * np.pi - _GAP) * _NAMES * 72 * PAGE / (2 * _SIDE)  # in points
-    for place in thin(len(heads), rim):
+    for place in thin(len(order), rim):
         leaf = order[place]
         degrees = float(np.degrees(angle[leaf]))
         flipped = np.cos(angle[leaf]) < 0
         (x, y), *_ = _points(angle[leaf : leaf + 1], _NAMES)
         axes.text(
-            x, y, str(heads[leaf]), fontsize=SMALL, rotation=degrees + 180 if flipped else degrees,
+            x, y, leaves.names[leaf], fontsize=SMALL, rotation=degrees + 180 if flipped else degrees,
             rotation_mode="anchor", ha="right" if flipped else "left", va="center",
         )  # fmt: skip
 
@@ -206,11 +205,11 @@ def _checked_support(tree: PartitionTree, support: Any) -> dict[int, float] | No
         raise InvalidTypeError(
             f"support must map nodes of the tree to numbers, got {type(support).__name__}; pass a Consensus as tree"
         )
-    known = {int(node): float(share) for node, share in support.items()}
+    known = {int(node): float(share) for node, share in support.items() if not np.isnan(share)}
     unknown = known.keys() - set(tree.distinct.node.tolist())
     if unknown or any(not 0 <= share <= 1 for share in known.values()):
         raise InvalidValueError(
             f"support must be numbers from 0 to 1 by uppermost node of a folder, got nodes {sorted(unknown)[:5]} "
             "that are not, or numbers out of range; pass a Consensus as tree"
         )
-    return known
+    return known or None

@@ -270,32 +270,32 @@ def layer_bar(
 # -- limits ----------------------------------------------------------------------------------------------
 
 
-def color_limits(
-    values: Float[np.ndarray, " ..."], *, is_signed: bool, share: float = 0.995
-) -> tuple[float, float, str]:
+def color_limits(values: Float[np.ndarray, " ..."], *, is_signed: bool) -> tuple[float, float, str]:
     """Lower and upper end of a colour scale, and which ends values reach beyond ("neither", "min", "max", "both").
 
-    A scale ends at the largest modulus, or at the quantile `share` of the moduli where a few entries are more than
-    twice as large as that: they would leave no colour for the others. Signed scales are symmetric.
+    A scale ends at the largest modulus, or at four times the root mean square where that is less than half of it: a
+    few large entries would leave no colour for the others. Signed scales are symmetric.
     """
-    present = np.abs(values[np.isfinite(values)])
-    if present.size == 0 or present.max() == 0:
-        return (-1.0 if is_signed else 0.0), 1.0, "neither"
-    end = float(np.quantile(present, share))
-    if end * 2 >= present.max() or end == 0:
-        end = float(present.max())
     finite = values[np.isfinite(values)]
+    most = float(np.abs(finite).max()) if finite.size else 0.0
+    if most == 0:
+        return (-1.0 if is_signed else 0.0), 1.0, "neither"
+    end = 4 * most * float(np.sqrt(np.mean(np.square(finite / most))))
+    if end >= most / 2:
+        end = most
     below, above = bool(finite.min() < -end), bool(finite.max() > end)
     beyond = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     return (-end if is_signed else 0.0), end, beyond[below, above]
 
 
 def name_missing(axes: Any) -> None:
-    """Say under the picture what grey means."""
+    """Say above the picture, at its right end, what grey means."""
     axes.legend(
         handles=[Patch(facecolor=MISSING, label="missing")],
-        loc="upper left",
-        bbox_to_anchor=(0, -0.02),
-        borderaxespad=0,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        borderaxespad=0.2,
+        borderpad=0,
         handlelength=1,
+        handletextpad=0.5,
     )

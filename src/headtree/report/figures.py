@@ -1,0 +1,36 @@
+"""Every figure: one function each, from arrays and our results to a matplotlib `Figure`.
+
+None touches pyplot. ``figure.savefig("x.pdf")`` writes whatever matplotlib can write; `save` writes SVG and PNG
+whose bytes depend on the figure only; `draw_all` draws all figures of a run.
+"""
+
+from headtree.report.draw import CAPTIONS, draw_all
+from headtree.report.figures_bases import (
+    coefficients_by_support,
+    compression,
+    entropy_over_heads,
+    haar_basis,
+    tri_haar_coefficients,
+)
+from headtree.report.figures_heads import head_affinity, head_grid, head_map
+from headtree.report.figures_matrix import organized_head, organized_matrix, paraproduct_terms
+from headtree.report.figures_tree import head_tree
+from headtree.report.style import save
+
+__all__ = [
+    "CAPTIONS",
+    "coefficients_by_support",
+    "compression",
+    "draw_all",
+    "entropy_over_heads",
+    "haar_basis",
+    "head_affinity",
+    "head_grid",
+    "head_map",
+    "head_tree",
+    "organized_head",
+    "organized_matrix",
+    "paraproduct_terms",
+    "save",
+    "tri_haar_coefficients",
+]

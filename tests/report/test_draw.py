@@ -1,0 +1,70 @@
+"""All figures of a run."""
+
+import numpy as np
+import pytest
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from headtree.pipeline.make import make_run
+from headtree.pipeline.sources import TensorSource
+from headtree.report.draw import CAPTIONS, draw_all, network_figures
+from tests.measures.examples import families
+from tests.report.figure_checks import assert_readable
+
+HOSTILE = ["$x_1$ \\frac", "<script>alert(1)</script>" * 400]
+
+
+def tensors(kind="scores"):
+    """Two inputs of unequal length, causal."""
+    result = []
+    for seed, n in enumerate((16, 18)):
+        att = families(seed, n_queries=n, n_keys=n)
+        mask = np.triu(np.ones((n, n), bool), 1)
+        values = np.exp(att.values) if kind == "probs" else att.values
+        result.append(
+            ht.AttentionTensor(
+                np.where(mask, 0, values), att.heads, ["\u202e$t$"] * n, ["<b>"] * n, kind=kind, mask=mask
+            )
+        )
+    return result
+
+
+@pytest.fixture(scope="module", params=["scores", "probs"])
+def run(request, tmp_path_factory):
+    source = TensorSource(tensors(request.param), names=HOSTILE)
+    return make_run(source, tmp_path_factory.mktemp("runs") / request.param)
+
+
+def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
+    paths = draw_all(run)
+    assert list(paths) == list(CAPTIONS)
+    again = draw_all(ht.open_run(run.path), tmp_path / "again")
+    for name, path in paths.items():
+        assert path.parent == run.path / "figures"
+        for ending in (".svg", ".png"):
+            assert path.with_suffix(ending).read_bytes() == again[name].with_suffix(ending).read_bytes(), name
+        text = path.read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert "dc:date" not in text
+        assert str(run.path) not in text
+    assert sorted(path.name for path in (run.path / "figures").iterdir()) == sorted(
+        f"{name}.{ending}" for name in CAPTIONS for ending in ("png", "svg")
+    )
+
+
+def test_every_figure_of_a_run_is_readable(run):
+    for draw in network_figures(run).values():
+        assert_readable(draw())
+
+
+def test_one_input(tmp_path):
+    run = make_run(TensorSource(tensors()[:1]), tmp_path / "one")
+    assert list(draw_all(run)) == list(CAPTIONS)
+
+
+def test_what_is_no_run_is_refused(tmp_path, run):
+    with pytest.raises(HeadtreeError, match="open_run"):
+        draw_all(str(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadtreeError, match="cannot be made"):
+        draw_all(run, tmp_path / "file")
