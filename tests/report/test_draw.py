@@ -20,7 +20,8 @@ def tensors(kind="scores"):
     for seed, n in enumerate((16, 18)):
         att = families(seed, n_queries=n, n_keys=n)
         mask = np.triu(np.ones((n, n), bool), 1)
-        values = np.exp(att.values) if kind == "probs" else att.values
+        values = np.where(mask, -np.inf, att.values)
+        values = np.exp(values - np.logaddexp.reduce(values, axis=2, keepdims=True)) if kind == "probs" else values
         result.append(
             ht.AttentionTensor(
                 np.where(mask, 0, values), att.heads, ["\u202e$t$"] * n, ["<b>"] * n, kind=kind, mask=mask

@@ -12,6 +12,8 @@ from headtree.report.figures_bases import (
     haar_basis,
     tri_haar_coefficients,
 )
+from headtree.report.figures_claims import correlations, distributions, estimates, relation, sensitivity
+from headtree.report.figures_depth import circle, path_length_bars, residual_curves, task_accuracies
 from headtree.report.figures_heads import head_affinity, head_grid, head_map
 from headtree.report.figures_matrix import organized_head, organized_matrix, paraproduct_terms
 from headtree.report.figures_tree import head_tree
@@ -19,10 +21,14 @@ from headtree.report.style import save
 
 __all__ = [
     "CAPTIONS",
+    "circle",
     "coefficients_by_support",
     "compression",
+    "correlations",
+    "distributions",
     "draw_all",
     "entropy_over_heads",
+    "estimates",
     "haar_basis",
     "head_affinity",
     "head_grid",
@@ -31,6 +37,11 @@ __all__ = [
     "organized_head",
     "organized_matrix",
     "paraproduct_terms",
+    "path_length_bars",
+    "relation",
+    "residual_curves",
     "save",
+    "sensitivity",
+    "task_accuracies",
     "tri_haar_coefficients",
 ]

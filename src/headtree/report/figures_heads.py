@@ -97,8 +97,7 @@ def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any =
     matrix = _checks.affinity_matrix(affinity).numpy()
     leaves = checked_leaves(heads, len(matrix))
     order = checked_order(tree, order, len(matrix))
-    figure = new_figure(PAGE * 0.75, 3.75)
-    figure.get_layout_engine().set(rect=(0.02, 0, 0.98, 1))  # names of few heads are laid out a little too far left
+    figure = new_figure(PAGE * 0.75, 3.75, left=0.02)  # names of few heads are laid out a little too far left
     picture = figure.subplots()
     low, high = float(matrix.min()), float(matrix.max())
     image = draw_matrix(
@@ -160,7 +159,7 @@ def head_grid(
     low, high = _range(grid)
     if is_signed:
         low, high = -max(-low, high), max(-low, high)
-    figure = new_figure(COLUMN, float(np.clip(0.7 + 0.16 * shape[0], 1.8, 4.5)))
+    figure = new_figure(COLUMN, float(np.clip(0.7 + 0.16 * shape[0], 2.4, 4.5)))
     axes = figure.subplots()
     image = axes.imshow(
         grid, cmap=signed_colors() if is_signed else rising_colors(), vmin=low, vmax=high, aspect="auto",
@@ -169,7 +168,7 @@ def head_grid(
     axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 30))
     axes.locator_params(integer=True, nbins=8)
     axes.tick_params(length=2)
-    finish_bar(figure.colorbar(image, ax=axes), plain(label, 40))
+    finish_bar(figure.colorbar(image, ax=axes), plain(label, 36))
     if np.isnan(grid).any():
         name_missing(axes)
     return figure
@@ -288,7 +287,7 @@ def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], names: tuple[
         if any((np.abs(scaled[place] - other) < box).all() for other in taken):
             continue
         taken.append(scaled[place])
-        right = scaled[place, 0] > 0.15
+        right = 2 * points[place, 0] > points[:, 0].min() + points[:, 0].max()  # names grow towards the middle
         axes.annotate(
             names[place], points[place], xytext=(-3 if right else 3, 2), textcoords="offset points",
             fontsize=SMALL, ha="right" if right else "left", clip_on=True,

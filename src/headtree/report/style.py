@@ -21,6 +21,7 @@ try:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.patches import Patch
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 except ImportError as error:
@@ -131,9 +132,10 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return in_style
 
 
-def new_figure(width: float, height: float) -> StyledFigure:
-    """An empty figure of this size in inches, laid out when it is drawn."""
-    return StyledFigure(figsize=(width, height), dpi=DPI, layout="constrained")
+def new_figure(width: float, height: float, left: float = 0.0) -> StyledFigure:
+    """An empty figure of this size in inches, laid out when it is drawn; a share at its left can be left free."""
+    layout = ConstrainedLayoutEngine(rect=(left, 0, 1 - left, 1))
+    return StyledFigure(figsize=(width, height), dpi=DPI, layout=layout)
 
 
 def save(figure: Figure, folder: str | os.PathLike[str], name: str) -> tuple[Path, Path]:
