@@ -147,7 +147,7 @@ def _overlap_text(table: DataFrame) -> str:
 
 
 def _listing(names: Sequence[str]) -> str:
-    return ", ".join(names) if names else "none of these"
+    return ", ".join(name.replace("_", " ") for name in names) if names else "none of these"
 
 
 def _overlap_table(table: DataFrame) -> dict[str, Any]:
@@ -174,4 +174,4 @@ def _meanings_table(found: Diagnostics) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    return round(float(value), 4) if np.isfinite(value) else None
+    return round(float(value), 3) if np.isfinite(value) else None

@@ -74,8 +74,11 @@ def folder_words(leaves: Iterable[int], heads: Sequence[HeadId], roles: Sequence
         what = role
     elif share >= _HALF:
         what = f"mostly {role}"
+    elif not role:
+        what = "no role"
     else:
-        what = "no role" if not role else "mixed roles"
+        n_without = sum(not roles[place] for place in places)
+        what = "mostly no role" if n_without >= _HALF * len(places) else "mixed roles"
     number = "1 head" if len(places) == 1 else f"{len(places)} heads"
     return f"{number}, {_layer_words(sorted({heads[place].layer for place in places}))}, {what}"
 
