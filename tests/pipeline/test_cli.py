@@ -81,7 +81,7 @@ def test_bad_input_in_one_line_with_the_remedy(headtree, folder, text, tmp_path)
     assert failed(headtree("run", folder), 2, "--text")
     assert failed(headtree("run", folder, "--text", "none.txt"), 2, "none.txt does not exist")
     assert failed(headtree("run", "no/such", "--text", text), 2, "cannot be reached")
-    assert failed(headtree("run", folder, "--text", text, "-o", text / "run"), 2, "cannot be")
+    assert failed(headtree("run", folder, "--text", text, "-o", text / "run"), 4, "cannot be")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
 
 

@@ -154,7 +154,9 @@ def _family_lines(found: Mapping[str, Any]) -> list[str]:
 def _gain(gain: float) -> str:
     if not np.isfinite(gain):
         return "nothing to compare: the tensor is zero"
-    if gain >= 1:
+    if abs(gain - 1) < 0.005:
+        return "as many Haar coefficients hold 99 % of the energy organized as in the given order"
+    if gain > 1:
         return (
             f"organized, {gain:.2f} times fewer Haar coefficients hold 99 % of the energy than in the given order"
         )

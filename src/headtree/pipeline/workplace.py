@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headtree._version import __version__
-from headtree.attention.paths import checked_path, exists, unusable
+from headtree.attention.paths import checked_path, exists
 from headtree.errors import InvalidValueError
 from headtree.pipeline import lock
 from headtree.runs import record as records
@@ -177,7 +177,7 @@ def _make_folders(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         _remove_if_empty(made)
-        raise unusable(folder, "written", error) from error
+        raise _refused(folder, error) from error
     return made
 
 
@@ -293,14 +293,16 @@ def _system_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, InvalidValueError):
             raise
-        raise SystemRefusedError(
-            f"{folder} cannot be written: {error.strerror or error}"
-            f"{f' ({error.filename})' if error.filename else ''}; {_remedy(error)}"
-        ) from error
+        raise _refused(folder, error) from error
 
 
 class SystemRefusedError(InvalidValueError):
     """The system refused to write: a full disk, missing rights."""
+
+
+def _refused(folder: Path, error: OSError) -> SystemRefusedError:
+    where = f" ({error.filename})" if error.filename and str(error.filename) != str(folder) else ""
+    return SystemRefusedError(f"{folder} cannot be written: {error.strerror or error}{where}; {_remedy(error)}")
 
 
 def _remedy(error: OSError) -> str:
