@@ -1,8 +1,24 @@
-"""The last steps of a run: its page."""
+"""The last steps of a run: its figures and its page."""
 
 from __future__ import annotations
 
+import os
+
 from headtree.pipeline.workplace import Workplace
+
+
+def draw(place: Workplace) -> None:
+    """Draw every figure aside, then move them into the run one by one."""
+    from headtree.report.figures import draw_all
+
+    with place.aside("figures") as folder:
+        draw_all(place.run, folder)
+        names = sorted(path.name for path in folder.iterdir())
+        place.announce("draw", tuple(f"figures/{name}" for name in names))
+        target = place.path / "figures"
+        target.mkdir(exist_ok=True)
+        for name in names:
+            os.replace(folder / name, target / name)
 
 
 def write_page(place: Workplace) -> None:

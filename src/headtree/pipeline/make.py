@@ -129,9 +129,10 @@ def make_array_run(
 
 #: The steps that can be done again at any time, from what the others left.
 _PICTURES = {
+    "draw": PlannedStep(drawing.draw, ()),
     "page": PlannedStep(drawing.write_page, ("report.html",)),
 }
-_ARRAY_PICTURES: dict[str, PlannedStep] = {}
+_ARRAY_PICTURES = {"draw": _PICTURES["draw"]}
 
 
 def _carry_out(place: Workplace, plan: Mapping[str, PlannedStep], say: Say | None) -> None:
