@@ -157,6 +157,9 @@ def test_invariance_columns_are_what_they_say(scores, monkeypatch):
         ours, theirs = eq17.first + eq17.second, eq18.first + eq18.second
         assert table.distance[i] == pytest.approx(np.linalg.norm(ours - theirs) / np.linalg.norm(ours))
         assert table.mean[i] == pytest.approx(f.mean())
+        mixed = f - f.mean(axis=0) - f.mean(axis=1, keepdims=True) + f.mean()
+        assert table.mixed[i] == pytest.approx(np.sqrt((mixed**2).mean()))
+        assert table.error_printed[i] == pytest.approx(float(softmax.relative_error_without_boundary))
         for name, share in softmax.shares.items():
             assert getattr(table, f"share_{name}")[i] == pytest.approx(float(share))
         assert table.exponent[i] == pytest.approx(float(ht.holder_exponent(f, *trees).exponent), nan_ok=True)

@@ -42,6 +42,7 @@ class SoftmaxInvariance:
     distance: Float[np.ndarray, " head"]  #: ‖Ã - eq. (18)‖ / ‖Ã‖ on exp(f), unshifted; the corollary says 0
     holds: Bool[np.ndarray, " head"]  #: whether the distance is at most the tolerance
     mean: Float[np.ndarray, " head"]  #: mean of f, which the corollary assumes to be near 0
+    mixed: Float[np.ndarray, " head"]  #: root mean square of all mixed differences of f; the corollary: large
     exponent: Float[np.ndarray, " head"]  #: of f on the found trees; <= 0 means no regularity, against the theorem
     exponent_error: Float[np.ndarray, " head"]
     exponent_given: Float[np.ndarray, " head"]  #: of f in the given order, halved
@@ -51,6 +52,7 @@ class SoftmaxInvariance:
     share_second: Float[np.ndarray, " head"]
     share_boundary: Float[np.ndarray, " head"]
     share_residual: Float[np.ndarray, " head"]
+    error_printed: Float[np.ndarray, " head"]  #: relative error of eq. (12) as printed, without boundary
     squashed: Float[np.ndarray, " head"]  #: share of entries within 1 % of the range of softmax(f) from its median
     kept: Float[np.ndarray, " head"]  #: share of those that Ã keeps apart by the same measure (figure 2)
     tolerance: float
@@ -115,12 +117,14 @@ def _columns(
     return {
         **_against_eq18(f, softmax.value, row_tree, col_tree),
         "mean": f.mean(dim=(1, 2)).numpy(),
+        "mixed": np.sqrt((of_f.rms**2).sum(axis=(1, 2))),
         "exponent": of_f.exponent,
         "exponent_error": of_f.exponent_error,
         "exponent_given": exponents_in(f, given).exponent,
         "exponent_softmax": exponents_in(softmax.value, found).exponent,
         "exponent_residual": exponents_in(softmax.residual, found).exponent,
         **{f"share_{name}": share for name, share in softmax.shares.items()},
+        "error_printed": softmax.relative_error_without_boundary,
     }
 
 
