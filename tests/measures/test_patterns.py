@@ -154,6 +154,16 @@ def test_small_scores_are_factorizable_and_large_ones_are_not():
     assert small["polynomial_error_2"][0] / half["polynomial_error_2"][0] == pytest.approx(8, rel=0.1)
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 1e37), (np.float64, 1e200)])
+def test_scores_at_the_end_of_their_range_are_measured(dtype, size):
+    """Order 1 is far off, and order 2 weighs squares: the smallest score as much as the largest."""
+    x = np.array([[[-1.0, 0, 1], [0, 0, 0], [1, 0, -1]]] * 2)
+    found = measured(ht.AttentionTensor.from_array((size * x).astype(dtype)))
+    np.testing.assert_allclose(found["polynomial_error_2"], 0.5 * 2 / 3)
+    np.testing.assert_allclose(found["polynomial_error_1"], size / 3 * 2 / 3, rtol=1e-6)
+    np.testing.assert_allclose(found["confidence"], (1 + 1 + 1 / 3) / 3, rtol=1e-6)
+
+
 def test_scores_and_their_probabilities_agree_and_rows_may_shift():
     att = random_scores(0, mask=causal(7))
     as_probs = ht.AttentionTensor.from_array(plain_softmax(att)[0], kind="probs", mask=causal(7))

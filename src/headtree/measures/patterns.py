@@ -160,17 +160,19 @@ def polynomial_errors(block: HeadBlock) -> tuple[Float[Tensor, " head"], Float[T
     see. Weights of order 1 can be negative. Attention sinks are left out on both sides.
     """
     scores = _log_probs(block) if block.scores is None else block.scores
-    count = block.n_allowed.clamp(min=1)[..., None]
-    x = (scores - scores.sum(dim=2, keepdim=True) / count).masked_fill(~block.allowed, 0)
+    n = block.n_allowed.clamp(min=1)[..., None]
+    x = scores / n  # first, so that the sum of scores near the end of their range stays in it
+    x = (scores - x.sum(dim=2, keepdim=True)).masked_fill(~block.allowed, 0)
     softmax = block.probs / block.row_sums[..., None]
     rows = (block.n_allowed >= 2) & (block.row_sums > 0)
-    linear = block.allowed + x
-    quadratic = linear + x.square_().mul_(0.5)
-    errors = []
-    for powers in (linear, quadratic):
-        ours = powers.div_(powers.sum(dim=2, keepdim=True))
-        errors.append(block.mean_over_rows(ours.sub_(softmax).abs_().sum(dim=2) / 2, rows))
-    return errors[0], errors[1]
+    # x = scale · u with |u| <= 1; the sums over a row, n and n + Σx²/2, are known because x sums to 0
+    scale = x.abs().amax(dim=2, keepdim=True).clamp(min=1)
+    u, one = x.div_(scale), block.allowed / scale
+    linear = (one + u).div_(n).sub_(softmax / scale).abs_().sum(dim=2).double() * scale[..., 0]
+    squares = u.square().mul_(0.5)
+    sums = n / scale**2 + squares.sum(dim=2, keepdim=True)
+    quadratic = (one + u).div_(scale).add_(squares).div_(sums).sub_(softmax).abs_().sum(dim=2)
+    return block.mean_over_rows(linear / 2, rows), block.mean_over_rows(quadratic / 2, rows)
 
 
 def _log_probs(block: HeadBlock) -> Float[Tensor, "head query key"]:
