@@ -34,8 +34,8 @@ CAPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "map": "Diffusion map of the heads: near heads attend alike. Colour is the layer.",
         "affinity": "Affinity of every two heads, in the order of the tree of heads; lines part its main folders.",
-        "tree": "The tree of heads, on average over all inputs. Dark dots are folders that most resampled sets of "
-        "inputs have; numbers are that share in percent.",
+        "tree": "The tree of heads, on average over all inputs. Numbers are support: in how many of a hundred "
+        "divisions of the inputs both halves have exactly this folder; dark dots recur.",
         "grid": "Entropy of every head, by layer and place in the layer, mean over inputs.",
         "head_top": "The head of largest entropy, on the first input: as the model has it, and with queries and "
         "keys in tree order.",

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: Radii as shares of the picture: the leaves, the ring of layers, and where names begin.
 _LEAVES, _RING, _NAMES = 1.0, (1.015, 1.055), 1.075
 
+#: Circles of levels stand at (level / last level) to this power: inner ones, which have little room, move outwards.
+_SPREAD = 0.7
+
 #: Half a side of the picture, names included.
 _SIDE = 1.24
 
@@ -66,9 +69,8 @@ def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, 
 
     Notes
     -----
-    A folder stands on the circle of the level on which it splits. Its dot is the darker the more resampled sets of
-    inputs have exactly this folder; the number is that share in percent, printed where there is room for it, larger
-    folders first. Names are left out regularly where heads are too many for all of them.
+    A folder stands on the circle of the level on which it splits. Its dot is the darker the larger its support; the
+    number is that in percent, printed where there is room for it, larger folders first. Names are left out regularly where heads are too many for all of them.
     """
     if isinstance(tree, Consensus):
         if support is None:
@@ -101,7 +103,8 @@ def _places(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> _Places:
     turn = (2 * np.pi - _GAP) / tree.n_leaves
     angle[folders.of_leaf[order]] = np.pi / 2 - _GAP / 2 - turn * (np.arange(tree.n_leaves) + 0.5)  # clockwise
     splits_on = folders.level + folders.stands_on - 1
-    radius[:] = np.where(folders.is_leaf, _LEAVES, splits_on / max(1, tree.n_levels - 1))
+    depth = (splits_on / max(1, tree.n_levels - 1)) ** _SPREAD
+    radius[:] = np.where(folders.is_leaf, _LEAVES, depth)
     children, pointers = folders.children
     for folder in np.flatnonzero(~folders.is_leaf)[::-1]:  # children before parents
         own = angle[children[pointers[folder] : pointers[folder + 1]]]
