@@ -70,8 +70,8 @@ def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, 
     Notes
     -----
     A folder stands on the circle of the level on which it splits. Its dot is the darker the larger its support; the
-    number is that in percent, printed where there is room for it, larger folders first. Names are left out regularly
-    where heads are too many for all of them.
+    number is that in percent, printed where there is room for it, larger folders first. Names are left out
+    regularly where heads are too many for all of them.
     """
     if isinstance(tree, Consensus):
         if support is None:
