@@ -15,6 +15,7 @@ CHECKED = [
     "headtree.bases.pyramid",
     "headtree.bases.rotations",
     "headtree.bases.tensor_haar",
+    "headtree.depth",
     "headtree.geometry.affinity",
     "headtree.geometry.build",
     "headtree.geometry.diffusion",

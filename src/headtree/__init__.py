@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from headtree.bases.haar import HaarBasis
     from headtree.bases.paraproduct import Paraproduct, paraproduct
     from headtree.bases.tensor_haar import TensorHaarBasis
+    from headtree.depth.network import FrozenNetwork
+    from headtree.depth.paths import PathLengths, frozen_networks, path_lengths
+    from headtree.depth.residual import RankResidual, rank_residual
     from headtree.errors import HeadtreeError, HeadtreeWarning
     from headtree.geometry.build import binary_tree, flexible_tree
     from headtree.geometry.diffusion import diffusion_map
@@ -63,6 +66,7 @@ _HOME = {
     "Consensus": "measures.consensus",
     "Diagnostics": "measures.diagnostics",
     "Entropy": "measures.entropy",
+    "FrozenNetwork": "depth.network",
     "HaarBasis": "bases.haar",
     "HeadId": "attention.tensor",
     "HeadWeights": "attention.weights",
@@ -73,7 +77,9 @@ _HOME = {
     "Organization": "questionnaire.organization",
     "Paraproduct": "bases.paraproduct",
     "PartitionTree": "trees.tree",
+    "PathLengths": "depth.paths",
     "Questionnaire": "questionnaire.settings",
+    "RankResidual": "depth.residual",
     "Regularity": "measures.regularity",
     "Relevance": "measures.relevance",
     "Roles": "measures.roles",
@@ -98,6 +104,7 @@ _HOME = {
     "diffusion_map": "geometry.diffusion",
     "doubly_normalized": "measures.normalization",
     "flexible_tree": "geometry.build",
+    "frozen_networks": "depth.paths",
     "head_entropy": "measures.entropy",
     "head_roles": "measures.roles",
     "head_weights": "attention.weights",
@@ -111,6 +118,8 @@ _HOME = {
     "organize_array": "questionnaire.organize",
     "overlap": "measures.overlap",
     "paraproduct": "bases.paraproduct",
+    "path_lengths": "depth.paths",
+    "rank_residual": "depth.residual",
     "register_attention": "attention.anatomy",
     "regularity": "measures.regularity",
     "show": "report.page",
@@ -131,6 +140,7 @@ __all__ = [
     "Consensus",
     "Diagnostics",
     "Entropy",
+    "FrozenNetwork",
     "HaarBasis",
     "HeadId",
     "HeadWeights",
@@ -141,7 +151,9 @@ __all__ = [
     "Organization",
     "Paraproduct",
     "PartitionTree",
+    "PathLengths",
     "Questionnaire",
+    "RankResidual",
     "Regularity",
     "Relevance",
     "Roles",
@@ -167,6 +179,7 @@ __all__ = [
     "diffusion_map",
     "doubly_normalized",
     "flexible_tree",
+    "frozen_networks",
     "head_entropy",
     "head_roles",
     "head_weights",
@@ -180,6 +193,8 @@ __all__ = [
     "organize_array",
     "overlap",
     "paraproduct",
+    "path_lengths",
+    "rank_residual",
     "register_attention",
     "regularity",
     "show",

@@ -9,6 +9,7 @@ import typer
 import headtree as ht
 from headtree.networks.cli import train
 from headtree.pipeline.cli import demo, organize, report, run
+from headtree.pipeline.depth_cli import depth
 
 _HELP = """Show how a transformer's attention, or any array, is organized.
 
@@ -18,6 +19,7 @@ headtree run bert-base-uncased --text book.txt      any transformer on your text
 headtree run ./my-vit --images photos --kind probs  … or on your images
 headtree organize measurement.npy                   any array of two or more axes
 headtree report runs/demo-txl                       draw a run again
+headtree depth bert-base-uncased --text book.txt    how fast tokens become alike with depth
 
 A run is a folder: attention.zarr and organization.zarr (open with xarray), heads.csv, layers.csv, measures.json,
 figures/, report.html, and run.json with everything that is needed to make it again. In Python:
@@ -52,7 +54,7 @@ def _options(
     pass
 
 
-for _command in (demo, run, organize, report, train):
+for _command in (demo, run, organize, report, depth, train):
     app.command()(_command)
 
 

@@ -80,36 +80,3 @@ def test_what_cannot_be_told_apart_is_refused():
     job = prepare(model, inputs=torch.randn(1, 2, 5, 4), kind="probs")
     with pytest.raises(ht.HeadtreeError, match="inside a module of their own"):
         layer_states(job, job.items[0])
-
-
-def test_layers_in_lists_of_lists_are_told_apart():
-    class Attention(torch.nn.Module):
-        def forward(self, x):
-            return torch.softmax(x[:, None] @ x[:, None].mT, dim=-1)[:, 0] @ x
-
-    class Layer(torch.nn.Module):
-        def __init__(self, scale):
-            super().__init__()
-            self.attention, self.scale = Attention(), scale
-
-        def forward(self, x):
-            return x + self.scale * self.attention(x)
-
-    class Stages(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            stages = [torch.nn.Sequential(Layer(1.0), Layer(2.0)), torch.nn.Sequential(Layer(3.0), Layer(4.0))]
-            self.stages = torch.nn.ModuleList(stages)
-
-        def forward(self, x):
-            for stage in self.stages:
-                x = stage(x)
-            return x
-
-    model, x = Stages(), torch.randn(1, 5, 4)
-    job = prepare(model, inputs=x, kind="probs")
-    found = layer_states(job, job.items[0])
-    for layer, states in zip([layer for stage in model.stages for layer in stage], found, strict=True):
-        torch.testing.assert_close(states.entering, x[0])
-        x = layer(x)
-        torch.testing.assert_close(states.leaving, x[0])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from headtree.attention.trace import SOFTMAX, Graph, Node, Ref
+from headtree.attention.anatomy import AttentionSite
+from headtree.attention.trace import SOFTMAX, Graph, Node, Ref, Trace
+from headtree.errors import InvalidValueError
 
 
 @dataclass(frozen=True, eq=False)
 class TracedSite:
     """One attention call of a traced forward pass."""
 
-    softmax: int  #: node
-    scores: int  #: node of the product of queries and keys
+    softmax: int | None  #: node; None for attention of another kind, of which only the result is known
     mix: int  #: node of the product of probs and values
     query: Ref  #: (head, token, feature)
     key: Ref  #: (head, feature, token)
@@ -43,8 +44,41 @@ def find_sites(graph: Graph) -> list[TracedSite]:
         if not graph.depends(probs, node.index):
             continue  # the values stand on the left: no model that was seen does that
         module = node.place.module if node.place is not None else ""
-        sites.append(TracedSite(node.index, product.index, mix.index, query, key, value, module))
+        sites.append(TracedSite(node.index, mix.index, query, key, value, module))
     return sites
+
+
+def matched_sites(trace: Trace, known: Sequence[AttentionSite], model: str) -> list[TracedSite]:
+    """The calls that a capture knows, as the trace shows them.
+
+    A module that was registered with `register_attention` counts as a whole: its result stands for the mix.
+    """
+    registered = [site.name for site in known if site.way == "registered"]
+    found = find_sites(trace.graph)
+    softmaxes = iter([site for site in found if not _is_inside(site.module, registered)])
+    calls: dict[str, int] = {}
+    matched = []
+    for site in known:
+        if site.way == "registered":
+            call = calls[site.name] = calls.get(site.name, -1) + 1
+            ref = trace.modules.get((site.name, call))
+            traced = None if ref is None else TracedSite(None, ref.node, ref, ref, ref, site.name)
+        else:
+            traced = next(softmaxes, None)
+        if traced is None:
+            break
+        matched.append(traced)
+    if len(matched) != len(known) or next(softmaxes, None) is not None:
+        raise InvalidValueError(
+            f"{model} makes {len(known)} attention calls, but {len(found)} times a softmax stands between products "
+            "of queries, keys and values, so that they cannot be told apart; register the modules that attend "
+            "with register_attention"
+        )
+    return matched
+
+
+def _is_inside(module: str, names: list[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
 def _is_of_two(graph: Graph, node: Node) -> bool:

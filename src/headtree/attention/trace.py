@@ -7,7 +7,7 @@ told by what they do, and nothing here knows a model's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -111,6 +111,8 @@ class Graph:
             args, kwargs = tree_map_only(
                 Ref, lambda ref: known[ref] if ref in known else self.value(ref), (node.args, node.kwargs)
             )
+            if node.op._schema.is_mutable:
+                args = (args[0].clone(), *args[1:])
             result = node.op(*args, **kwargs)
             for i, value in enumerate(result if isinstance(result, tuple | list) else (result,)):
                 known[Ref(node.index, i)] = value
@@ -120,10 +122,11 @@ class Graph:
 class Frames:
     """Which module is running, and how often it has been called."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, keeps_outputs: bool = False) -> None:
+        self.model, self.keeps_outputs = model, keeps_outputs
         self.names = {id(module): name for name, module in model.named_modules()}
         self.calls: dict[str, int] = {}
+        self.outputs: dict[tuple[str, int], Tensor] = {}  # the first tensor that each call returned
         self.stack: list[tuple[str, int, dict[str, int]]] = [("", -1, {})]
 
     @contextmanager
@@ -145,8 +148,12 @@ class Frames:
         self.stack.append((name, call, {}))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if len(self.stack) > 1:
-            self.stack.pop()
+        if len(self.stack) == 1:
+            return
+        name, call, _ = self.stack.pop()
+        answer = next(tensors_of(output), None)
+        if answer is not None and self.keeps_outputs:
+            self.outputs[name, call] = answer
 
     def place(self, op: Any) -> Place:
         """Where the next operation is; each call counts it."""
@@ -158,9 +165,15 @@ class Frames:
 class Recorder(TorchDispatchMode):
     """Writes every operation into a graph while it is active."""
 
-    def __init__(self, frames: Frames, read: Sequence[tuple[str, Tensor]]) -> None:
+    def __init__(
+        self,
+        frames: Frames,
+        read: Sequence[tuple[str, Tensor]],
+        kept: Mapping[Place, int],
+        idle: Collection[Place],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.frames, self.graph = frames, Graph()
+        self.frames, self.graph, self.kept, self.idle = frames, Graph(), kept, idle
         self.refs: Any = WeakIdKeyDictionary()
         self.read: Any = WeakIdKeyDictionary()
         for name, tensor in read:
@@ -170,10 +183,7 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         place = self.frames.place(func)
-        return self.record(func, args, kwargs or {}, place)
-
-    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> Any:
-        """Run an operation and write it down."""
+        kwargs = kwargs or {}
         inputs: list[Ref] = []
 
         def ref_of(tensor: Tensor) -> Ref:
@@ -181,25 +191,30 @@ class Recorder(TorchDispatchMode):
             return inputs[-1]
 
         ref_args, ref_kwargs = tree_map_only(Tensor, ref_of, (args, kwargs))
-        if func._schema.is_mutable:
-            self._keep_old_value(inputs, args)
-        result = func(*args, **kwargs)
+        if func._schema.is_mutable and inputs and isinstance(args[0], Tensor):
+            self._keep_old_value(inputs[0], args[0])
+        if place in self.kept:
+            result = one_side(func, args, self.kept[place])
+            side = ref_args[self.kept[place]]
+            func, ref_args, ref_kwargs, inputs = aten.clone.default, (side,), {}, [side]
+        elif place in self.idle:
+            result = empty_product(func, args)
+        else:
+            result = func(*args, **kwargs)
         outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
-        tensors = tuple(value for value in outputs if isinstance(value, Tensor))
-        if tensors:
+        if any(isinstance(value, Tensor) for value in outputs):
             node = self._add(func, ref_args, ref_kwargs, tuple(inputs), place, outputs)
             for i, value in enumerate(outputs):
                 if isinstance(value, Tensor):
                     self.refs[value] = Ref(node.index, i)
         return result
 
-    def _keep_old_value(self, inputs: list[Ref], args: tuple[Any, ...]) -> None:
+    def _keep_old_value(self, ref: Ref, tensor: Tensor) -> None:
         """What is about to be overwritten stays known as it was."""
-        if inputs and isinstance(args[0], Tensor):
-            node = self.graph.node(inputs[0])
-            kept = list(node.values)
-            kept[inputs[0].output] = args[0].clone()
-            node.values = tuple(kept)
+        node = self.graph.node(ref)
+        kept = list(node.values)
+        kept[ref.output] = tensor.clone()
+        node.values = tuple(kept)
 
     def _ref(self, tensor: Tensor) -> Ref:
         if tensor not in self.refs:
@@ -257,20 +272,50 @@ def unfused() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The graph of one forward pass and what the model answered."""
+    """The graph of one forward pass and what its modules returned."""
 
     graph: Graph
-    outputs: tuple[Ref, ...]  #: the tensors of the answer, in order
+    modules: Mapping[tuple[str, int], Ref]  #: (path, number of the call) → the first tensor it returned
 
 
-def trace(model: nn.Module, item: ModelInput) -> Trace:
-    """Run the model on one input and write down everything it does."""
+def trace(
+    model: nn.Module,
+    item: ModelInput,
+    kept: Mapping[Place, int] | None = None,
+    idle: Collection[Place] = frozenset(),
+) -> Trace:
+    """Run the model on one input and write down everything it does.
+
+    Parameters
+    ----------
+    model : module
+        In evaluation mode.
+    item : ModelInput
+        One input.
+    kept : mapping, optional
+        Additions of which only one side counts, and which: what is added on the other side is cancelled.
+    idle : collection of Place, optional
+        Products that are not computed, because nothing needs them then.
+    """
     args, kwargs = arguments(model, [item])
-    frames = Frames(model)
+    frames = Frames(model, keeps_outputs=True)
     read = [("", value) for value in args if isinstance(value, Tensor)]
     read += [(name, value) for name, value in kwargs.items() if isinstance(value, Tensor)]
-    recorder = Recorder(frames, read)
+    recorder = Recorder(frames, read, kept or {}, idle)
     with unfused(), frames.watching(), recorder:
-        output = model(*args, **kwargs)
-    known = [recorder.refs[tensor] for tensor in tensors_of(output) if tensor in recorder.refs]
-    return Trace(recorder.graph, tuple(known))
+        model(*args, **kwargs)
+    modules = {key: recorder.refs[tensor] for key, tensor in frames.outputs.items() if tensor in recorder.refs}
+    return Trace(recorder.graph, modules)
+
+
+def empty_product(func: Any, args: tuple[Any, ...]) -> Tensor:
+    """Zeros in the shape of a product that nothing needs."""
+    left, right = (args[i] for i in PRODUCTS[func])
+    zeros: Tensor = left.new_zeros((*left.shape[:-1], right.shape[-1]))
+    return zeros
+
+
+def one_side(func: Any, args: tuple[Any, ...], kept: int) -> Tensor:
+    """What an addition gives if only one of its sides counts."""
+    value: Tensor = args[kept].to(torch.result_type(args[0], args[1])).expand_as(args[0]).clone()
+    return args[0].copy_(value) if func._schema.is_mutable else value

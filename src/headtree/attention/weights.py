@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtree.attention import anatomy
 from headtree.attention.capture import prepare
 from headtree.attention.job import CaptureJob, on_device
 from headtree.attention.plan import settled
-from headtree.attention.sites import TracedSite, find_sites
+from headtree.attention.sites import TracedSite, matched_sites
 from headtree.attention.trace import Graph, Node, Ref, aten, trace
 from headtree.errors import InvalidValueError
 
@@ -71,25 +70,20 @@ def head_weights(
 
 def weights_of(job: CaptureJob) -> list[HeadWeights]:
     """The matrices of the heads that a capture would collect."""
-    graph = trace(job.model, job.plan.probe).graph
-    sites = matched_sites(graph, job)
-    finder = _Finder(graph, find_sites(graph))
+    traced = trace(job.model, job.plan.probe)
+    sites = matched_sites(traced, job.plan.sites, type(job.model).__name__)
+    chosen = [(job.plan.sites[i], sites[i]) for i in job.selection.sites]
+    other = next((site for site in sites if site.softmax is None), None)
+    if other is not None:
+        raise InvalidValueError(
+            f"the attention of {other.module or 'the model'} was registered, so that its weights are not known: "
+            "they are found where a softmax stands between products of queries, keys and values"
+        )
+    finder = _Finder(traced.graph, sites)
     return [
         HeadWeights(known.name, layer, known.is_cross, *finder.matrices(site))
-        for layer, (known, site) in enumerate(sites)
+        for layer, (known, site) in enumerate(chosen)
     ]
-
-
-def matched_sites(graph: Graph, job: CaptureJob) -> list[tuple[anatomy.AttentionSite, TracedSite]]:
-    """The calls of the job's part, each as the capture knows it and as the graph shows it."""
-    traced = find_sites(graph)
-    known = job.plan.sites
-    if len(traced) != len(known):
-        raise InvalidValueError(
-            f"{type(job.model).__name__} makes {len(known)} attention calls, of which {len(traced)} are a softmax "
-            "between products of queries, keys and values; its weights and paths cannot be told apart"
-        )
-    return [(known[site], traced[site]) for site in job.selection.sites]
 
 
 class _Finder:
@@ -98,7 +92,10 @@ class _Finder:
     def __init__(self, graph: Graph, sites: list[TracedSite]) -> None:
         self.graph, self.users = graph, graph.users()
         self.incoming = {
-            node.index for site in sites for ref in (site.query, site.key, site.value) for node in self._before(ref)
+            node.index
+            for site in sites
+            for ref in (site.query, site.key, site.value)
+            for node, _, _ in self._before(ref)
         }
 
     def matrices(self, site: TracedSite) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -118,8 +115,8 @@ class _Finder:
                 f"the {what} of {site.module or 'the model'} come from {len(found)} projections, so that no single "
                 "matrix makes them; merge adapters into the weights first"
             )
-        matrix, axis = _projection(self.graph, found[0])
-        heads = _layout(self.graph, Ref(found[0].index), axis, target, is_transposed)
+        node, matrix, axis = found[0]
+        heads = _layout(self.graph, Ref(node.index), axis, target, is_transposed)
         return torch.stack([matrix[:, features] for features in heads])
 
     def _outgoing(self, site: TracedSite) -> Float[Tensor, "head feature width"]:
@@ -130,8 +127,8 @@ class _Finder:
         if projection is None:
             eye = torch.eye(n_heads * n_features).to(self.graph.value(mix))
             return eye.reshape(n_heads, n_features, -1)
-        matrix, _ = _projection(self.graph, projection)
-        rows = _rows(self.graph, mix, projection)
+        node, matrix = projection
+        rows = _rows(self.graph, mix, node)
         if rows.unique().numel() != rows.numel() or rows.min() < 0 or rows.max() >= len(matrix):
             raise InvalidValueError(
                 f"the heads of {site.module or 'the model'} are mixed before the output projection, so "
@@ -139,13 +136,14 @@ class _Finder:
             )
         return matrix[rows]
 
-    def _before(self, target: Ref) -> list[Node]:
-        """The projections nearest before a value."""
+    def _before(self, target: Ref) -> list[tuple[Node, Tensor, int]]:
+        """The projections nearest before a value, each with its matrix and the axis of its features."""
         found, seen, queue = [], {target.node}, [target.node]
         while queue:
             node = self.graph.nodes[queue.pop()]
-            if _projection_or_none(self.graph, node) is not None:
-                found.append(node)
+            projection = projection_matrix(self.graph, node)
+            if projection is not None:
+                found.append((node, *projection))
                 continue
             for ref in node.inputs:
                 if ref.node not in seen and self.graph.node(ref).is_activation:
@@ -153,41 +151,38 @@ class _Finder:
                     queue.append(ref.node)
         return found
 
-    def _after(self, start: int) -> Node | None:
-        """The first projection after the heads are mixed; None if it makes the next call's queries."""
+    def _after(self, start: int) -> tuple[Node, Tensor] | None:
+        """The first projection after the heads are mixed; None if it makes another call's queries."""
         seen, queue = {start}, [start]
-        found = []
+        found = {}
         while queue:
             at = queue.pop()
-            node = self.graph.nodes[at]
-            if at != start and _projection_or_none(self.graph, node) is not None:
-                found.append(at)
+            projection = projection_matrix(self.graph, self.graph.nodes[at])
+            if projection is not None:
+                found[at] = projection[0]
                 continue
             fresh = [user for user in self.users[at] if user not in seen]
             seen.update(fresh)
             queue += fresh
         first = min(found, default=None)
-        return None if first is None or first in self.incoming else self.graph.nodes[first]
+        return None if first is None or first in self.incoming else (self.graph.nodes[first], found[first])
 
 
-def _projection_or_none(graph: Graph, node: Node) -> Node | None:
-    """The node itself if it multiplies an activation by a matrix of weights."""
+def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int] | None:
+    """The matrix of weights that a node multiplies an activation by, acting on rows, and its result's feature axis.
+
+    None if the node is no such product.
+    """
     sides = graph.factors(node)
     if sides is None and node.op is aten.convolution.default:
-        sides = (node.args[0], node.args[1])
+        is_pointwise = set(graph.value(node.args[1]).shape[2:]) == {1}
+        sides = (node.args[0], node.args[1]) if is_pointwise else None
     if sides is None or len({graph.node(side).is_activation for side in sides}) != 2:
         return None
-    return node
-
-
-def _projection(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int]:
-    """The matrix of a projection, acting on rows, and the axis of its result that holds the features."""
-    sides = graph.factors(node)
-    if sides is None:  # a convolution that looks at one place at a time
-        weight = graph.value(node.args[1])
-        return weight.detach().flatten(1).T, 1
     is_left = graph.node(sides[0]).is_activation
     weight = graph.value(sides[1] if is_left else sides[0]).detach()
+    if graph.factors(node) is None:  # a convolution that looks at one place at a time
+        return weight.flatten(1).T, 1
     weight = weight if weight.ndim == 2 else weight[0]
     return (weight, -1) if is_left else (weight.T, -2)
 

@@ -1,0 +1,1 @@
+"""Rank collapse with depth, and the paths through a network."""

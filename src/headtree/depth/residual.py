@@ -1,0 +1,230 @@
+"""How fast the tokens of a network become alike with depth, with and without what stops it.
+
+[RC] Dong, Cordonnier, Loukas: Attention is not all you need: pure attention loses rank doubly exponentially with
+depth, 2021.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headtree.attention.capture import prepare
+from headtree.attention.inputs import ModelInput
+from headtree.attention.job import CaptureJob, on_device
+from headtree.attention.plan import settled
+from headtree.attention.surgery import Blocks, find_blocks, read_stream
+from headtree.attention.weights import weights_of
+from headtree.depth.bound import Bound, find_bound
+from headtree.depth.fresh import fresh_copy
+from headtree.depth.norms import norms
+from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
+from headtree.progress import progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What is cancelled in each variant. Cross-attention brings tokens of another sequence and goes with the MLPs.
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "as is": (),
+    "without skips": ("skip",),
+    "without MLPs": ("mlp", "cross"),
+    "attention alone": ("skip", "mlp", "cross"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RankResidual:
+    """Relative residual ``‖res(X)‖ / ‖X‖`` of the stream, before the first layer and after each.
+
+    Every array has the variants of `VARIANTS` in order, the inputs, and the depths 0 … L.
+    """
+
+    trained: Float[np.ndarray, "variant input depth"]
+    fresh: Float[np.ndarray, "variant input depth"] | None  #: with weights as before training
+    bound: Bound | None  #: None where the heads' matrices cannot be told apart
+    log_bound: Float[np.ndarray, "input depth"] | None  #: of attention alone, relative; natural logarithm
+    log_bound_with_mlps: Float[np.ndarray, "input depth"] | None  #: of "without skips"; None if not Lipschitz
+    layers: tuple[str, ...]  #: path of each layer's attention module
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the variants, in the order of the arrays."""
+        return tuple(VARIANTS)
+
+    def curve(self, variant: str, fresh: bool = False) -> Float[np.ndarray, "input depth"]:
+        """The curves of one variant, one per input."""
+        if variant not in VARIANTS:
+            raise InvalidValueError(f"variant must be one of {tuple(VARIANTS)}, got {variant!r}")
+        values = self.fresh if fresh else self.trained
+        if values is None:
+            raise InvalidValueError("the fresh network was not measured; pass fresh=True to rank_residual")
+        return np.asarray(values[list(VARIANTS).index(variant)])
+
+    def table(self) -> pd.DataFrame:
+        """A row per depth: mean and spread over inputs of every curve."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"depth": np.arange(self.trained.shape[-1])}
+        for weights, values in (("trained", self.trained), ("fresh", self.fresh)):
+            if values is None:
+                continue
+            for name, curve in zip(VARIANTS, values, strict=True):
+                columns[f"{weights} {name}"] = curve.mean(axis=0)
+                columns[f"{weights} {name} spread"] = curve.std(axis=0)
+        return pd.DataFrame(columns)
+
+
+def rank_residual(
+    model: Any,
+    inputs: Any = None,
+    *,
+    texts: Sequence[str] | None = None,
+    images: Sequence[Any] | None = None,
+    part: str | None = None,
+    fresh: bool | nn.Module = True,
+    rng: int = 0,
+    **options: Any,
+) -> RankResidual:
+    """Measure how far the residual stream is from rank one after every layer.
+
+    The model runs as it is, without skip connections, without MLPs, and with attention alone, with its own weights
+    and with fresh ones. What is removed is cancelled where the model's own code adds it.
+
+    Parameters
+    ----------
+    model, inputs, texts, images, part, **options
+        As `headtree.capture` takes them.
+    fresh : bool or module
+        Whether to measure an untrained network as well; or that network.
+    rng : int
+        Seed of the fresh weights.
+    """
+    if not isinstance(fresh, bool | nn.Module):
+        raise InvalidTypeError(f"fresh must be True, False or an untrained network, got {type(fresh).__name__}")
+    if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
+        raise InvalidValueError(f"rng must be a seed of 0 or more, got {rng!r}")
+    job = prepare(model, inputs=inputs, texts=texts, images=images, part=part, kind="probs", **options)
+    new = fresh_copy(job.model, int(rng)) if fresh is True else fresh
+    return measured(job, new if isinstance(new, nn.Module) else None)
+
+
+def measured(job: CaptureJob, fresh: nn.Module | None) -> RankResidual:
+    """The curves of a prepared model, and of a fresh one of its kind."""
+    n_runs = len(VARIANTS) * len(job.batches()) * (1 if fresh is None else 2)
+    with progress("residual of the stream", n_runs) as step, on_device(job.model, job.device), settled(job.model):
+        blocks = find_blocks(job)
+        trained = _measure(blocks, step)
+        bound = _bound_or_none(blocks)
+        untrained = None
+        if fresh is not None:
+            with on_device(fresh, job.device), settled(fresh):
+                untrained = _measure(find_blocks(replace(job, model=fresh)), step)
+    return RankResidual(
+        trained.relative(),
+        None if untrained is None else untrained.relative(),
+        bound,
+        None if bound is None else _log_bounds(bound, trained, "attention alone", with_mlps=False),
+        None if bound is None else _log_bounds(bound, trained, "without skips", with_mlps=True),
+        tuple(site.module for site in blocks.sites),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Norms:
+    """Composite norms of the stream and of its residual, (variant, input, depth)."""
+
+    stream: Float[np.ndarray, "variant input depth"]
+    residual: Float[np.ndarray, "variant input depth"]
+
+    def relative(self) -> Float[np.ndarray, "variant input depth"]:
+        ratio = np.zeros_like(self.stream)
+        np.divide(self.residual, self.stream, out=ratio, where=self.stream != 0)
+        return ratio
+
+
+def _measure(blocks: Blocks, step: Any) -> _Norms:
+    """Run every variant on every input."""
+    job = blocks.job
+    shape = (len(VARIANTS), len(job.items), len(blocks.stream.layers) + 1)
+    values = _Norms(np.full(shape, np.nan), np.full(shape, np.nan))
+    for which, (name, without) in enumerate(VARIANTS.items()):
+        for batch in _batches(blocks):
+            streams = read_stream(blocks, [job.items[i] for i in batch], without)
+            for depth, stream in enumerate(streams):
+                for at, x in _of_inputs(stream, batch, job):
+                    stream_norm, residual_norm = norms(x)
+                    values.stream[which, at, depth] = stream_norm.cpu().numpy()
+                    values.residual[which, at, depth] = residual_norm.cpu().numpy()
+            _check_finite(values.stream[which][batch], name, batch)
+            step(name)
+    return values
+
+
+def _of_inputs(
+    stream: Float[Tensor, "input token width"], batch: list[int], job: CaptureJob
+) -> Iterator[tuple[list[int], Float[Tensor, "input token width"]]]:
+    """The tokens of the inputs: of all together, or of one after another where there is padding."""
+    rows = [tokens_of(x, job.items[i], i) for i, x in zip(batch, stream, strict=True)]
+    if all(len(row) == stream.shape[1] for row in rows):
+        yield batch, stream
+    else:
+        yield from (([i], row[None]) for i, row in zip(batch, rows, strict=True))
+
+
+def _batches(blocks: Blocks) -> list[list[int]]:
+    if blocks.stream.batch_axis is None:
+        return [[i] for i in range(len(blocks.job.items))]
+    return blocks.job.batches()
+
+
+def tokens_of(x: Float[Tensor, "token width"], item: ModelInput, number: int) -> Float[Tensor, "token width"]:
+    """The rows of tokens that are there, not of padding; at least two."""
+    mask = item.kwargs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.shape == (1, x.shape[0]):
+        x = x[mask[0].bool().to(x.device)]
+    if x.shape[0] < 2:
+        raise InvalidValueError(
+            f"input {number} must have at least 2 tokens to differ from each other, got {x.shape[0]}; pass longer "
+            "inputs"
+        )
+    return x
+
+
+def _check_finite(norms_seen: Float[np.ndarray, "input depth"], variant: str, batch: list[int]) -> None:
+    if np.isfinite(norms_seen).all():
+        return
+    row, depth = np.argwhere(~np.isfinite(norms_seen))[0]
+    place = "before the first layer" if depth == 0 else f"after layer {depth - 1}"
+    where = f"the stream of input {batch[row]} holds NaN or infinite numbers {place}"
+    if variant == "as is":
+        raise InvalidValueError(f"{where}; check the model's weights and the inputs, or run it in float32")
+    warnings.warn(f"{variant}, {where}; the curve has no value there", HeadtreeWarning, stacklevel=2)
+
+
+def _bound_or_none(blocks: Blocks) -> Bound | None:
+    try:
+        return find_bound(blocks, weights_of(blocks.job))
+    except InvalidValueError:  # adapters, registered attention: there are no matrices to bound
+        return None
+
+
+def _log_bounds(
+    bound: Bound, measured_norms: _Norms, variant: str, with_mlps: bool
+) -> Float[np.ndarray, "input depth"] | None:
+    """The bound on the residual, relative to the stream of the variant it is drawn beside."""
+    if with_mlps and any(constant is None for constant in bound.lipschitz):
+        return None
+    which = list(VARIANTS).index(variant)
+    n_depths = measured_norms.stream.shape[2]
+    with np.errstate(divide="ignore", invalid="ignore"):  # a stream of zeros has no relative bound
+        start = np.log(measured_norms.residual[which, :, 0])
+        logs = [[bound.log_residual(float(log), depth, with_mlps) for depth in range(n_depths)] for log in start]
+        relative: Float[np.ndarray, "input depth"] = np.array(logs) - np.log(measured_norms.stream[which])
+    return relative
