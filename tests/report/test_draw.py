@@ -5,9 +5,10 @@ import pytest
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.pipeline.make import make_run
+from headtree.pipeline.arrays import ArrayFile
+from headtree.pipeline.make import make_array_run, make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.report.draw import CAPTIONS, draw_all, network_figures
+from headtree.report.draw import CAPTIONS, array_figures, draw_all, network_figures
 from tests.measures.examples import families
 from tests.report.figure_checks import assert_readable
 
@@ -33,7 +34,7 @@ def tensors(kind="scores"):
 @pytest.fixture(scope="module", params=["scores", "probs"])
 def run(request, tmp_path_factory):
     source = TensorSource(tensors(request.param), names=HOSTILE)
-    return make_run(source, tmp_path_factory.mktemp("runs") / request.param)
+    return make_run(source, tmp_path_factory.mktemp("runs") / request.param, draw=False)
 
 
 def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
@@ -59,7 +60,7 @@ def test_every_figure_of_a_run_is_readable(run):
 
 
 def test_one_input(tmp_path):
-    run = make_run(TensorSource(tensors()[:1]), tmp_path / "one")
+    run = make_run(TensorSource(tensors()[:1]), tmp_path / "one", draw=False)
     assert list(draw_all(run)) == list(CAPTIONS)
 
 
@@ -69,3 +70,21 @@ def test_what_is_no_run_is_refused(tmp_path, run):
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadtreeError, match="cannot be made"):
         draw_all(run, tmp_path / "file")
+
+
+@pytest.mark.parametrize("shape", [(9, 7), (8, 6, 5)])
+def test_a_run_of_an_array(tmp_path, shape):
+    values = np.random.default_rng(0).standard_normal(shape)
+    values[(0,) * len(shape)] = np.nan
+    np.save(tmp_path / "x.npy", values)
+    names = ("sensor", "time", "trial")[: len(shape)]
+    run = make_array_run(ArrayFile(tmp_path / "x.npy", None, names), tmp_path / "run", draw=False)
+    drawings = array_figures(run)
+    figures = [f"{kind}_{axis}" for axis in names for kind in ("map", "affinity", "tree")]
+    assert set(drawings) == {"matrix", "compression", *figures}
+    for draw in drawings.values():
+        assert_readable(draw())
+    drawn = drawings["matrix"]().axes[0].get_images()[0].get_array()
+    largest = values if len(shape) == 2 else values[np.nansum(values**2, axis=(1, 2)).argmax()]
+    np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), largest)
+    assert list(draw_all(run, tmp_path / "figures")) == list(drawings)
