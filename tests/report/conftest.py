@@ -38,8 +38,8 @@ def run(tmp_path_factory):
         n = att.shape[1]
         names = (*HOSTILE, *(f"w{i}" for i in range(n - len(HOSTILE))))
         atts.append(ht.AttentionTensor(att.values, att.heads, names, names, att.kind, att.mask))
-    made = make_run(TensorSource(atts, [*HOSTILE[:2], HOSTILE[6]]), folder, measures=QUICK)
-    (folder / "sections").mkdir()
+    made = make_run(TensorSource(atts, [*HOSTILE[:2], HOSTILE[6]]), folder, measures=QUICK, draw=False)
+    (folder / "sections").mkdir(exist_ok=True)
     (folder / "figures").mkdir(exist_ok=True)
     svg = "<svg xmlns='http://www.w3.org/2000/svg' width='40' height='30'><script>parent.hurt = 4</script></svg>"
     (folder / "figures" / "depth.svg").write_text(svg)
@@ -64,8 +64,8 @@ def images(tmp_path_factory):
         )
         for att in tensors(2, "probs", n_tokens=(17,), causal=False)
     ]
-    make_run(TensorSource(atts), folder, measures=QUICK)
-    (folder / "samples").mkdir()
+    make_run(TensorSource(atts), folder, measures=QUICK, draw=False)
+    (folder / "samples").mkdir(exist_ok=True)
     shades = np.zeros((16, 16, 3), np.uint8)
     shades[..., 0] = np.repeat(np.repeat(np.arange(4) * 60 + 20, 4)[:, None], 16, axis=1)
     shades[..., 1] = shades[..., 0].T

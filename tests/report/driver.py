@@ -80,6 +80,19 @@ class Driver:
     def tree_place(self, head):
         return self.js("head => HT.network.tree().place[head]", head)
 
+    def folder_place(self, heads):
+        """The middle of a folder of the tree."""
+        return self.js(
+            """heads => {
+                const tree = HT.network.tree();
+                const start = Math.min(...heads.map(head => tree.place[head]));
+                const f = tree.start.findIndex((s, i) => s === start && tree.size[i] === heads.length);
+                const {left, right, top, bottom} = HT.tree.layout(tree, []).folders.find(r => r.f === f);
+                return [(left + right) / 2, (top + bottom) / 2];
+            }""",
+            heads,
+        )
+
     def selected(self):
         """The selection as each view shows it, by what it draws."""
         return self.js(

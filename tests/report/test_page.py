@@ -83,13 +83,12 @@ def test_a_box_on_the_grid_chooses_a_layer(page):
 
 
 def test_a_folder_of_the_tree_chooses_its_heads(page, run):
-    tree = run.consensus.tree
-    folder = next(f for f in tree.folders(1) if 1 < len(f) < tree.n_leaves)
-    places = [page.tree_place(int(head)) for head in folder]
-    page.click("tree", (min(places) + max(places) + 1) / 2, 1.2)
+    folder = run.consensus.families().folders[0]
+    place = page.folder_place([int(head) for head in folder])
+    page.click("tree", *place)
     assert page.shows([int(head) for head in folder])
-    page.click("tree", places[0] + 0.5, page.js("() => HT.network.tree().depth + 0.7"))
-    assert page.shows([page.js("p => HT.network.tree().order[p]", places[0])])
+    page.click("tree", page.tree_place(11) + 0.5, 0.3)
+    assert page.shows([11])
 
 
 def test_folders_fold_and_unfold(page, run):
@@ -101,14 +100,11 @@ def test_folders_fold_and_unfold(page, run):
 
     assert n_shown() == 20
     page.tab.select_option("#tree-click", "fold")
-    sizes = [len(folder) for folder in run.consensus.tree.folders(1)]
-    place = page.js("() => { const t = HT.network.tree(); return t.start[1] + t.size[1] / 2; }")
-    folded = page.js("() => HT.network.tree().size[1]")
-    assert folded in sizes
-    page.click("tree", place, 1.2)
+    folder = [int(head) for head in run.consensus.families().folders[0]]
+    page.click("tree", *page.folder_place(folder))
     page.wait("() => HT.state.get().folded.length === 1")
     page.tab.wait_for_timeout(150)
-    assert n_shown() == 20 - folded
+    assert n_shown() == 20 - len(folder)
     page.tab.go_back()
     page.wait("() => HT.state.get().folded.length === 0")
     page.tab.wait_for_timeout(150)
@@ -175,7 +171,7 @@ def test_hover_names_heads_and_their_numbers(page, run):
     assert f"entropy rank {run.heads['entropy_rank'][7]}" in text
     text = page.hover("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
     assert text.startswith("L3H2 and L0H3\naffinity")
-    text = page.hover("tree", 10, 0.5)
+    text = page.hover("tree", 10, page.js("() => 1.5 + Math.log2(20)"))
     assert text.startswith("Folder of 20 heads\n20 heads of layers")
 
 
@@ -256,7 +252,7 @@ def test_the_input_switch_changes_matrices_and_trees(page, run):
 def test_stability_is_told(page):
     text = page.tab.locator("#stability").inner_text()
     assert "mean rank correlation" in text
-    assert "resampled sets of inputs" in text
+    assert "random divisions" in text
     assert page.tab.locator("#stability tbody tr").count() == 5 + 3
 
 

@@ -81,9 +81,11 @@ def test_what_does_not_fit_is_left_out_in_order(run):
 
 
 def test_representatives_are_nearest_to_their_folder(run):
-    affinity, family = run.consensus.affinity, run.heads["family"].to_numpy()
-    for head in representatives(run):
-        own = np.flatnonzero(family == family[head])
+    affinity, families = run.consensus.affinity, run.consensus.families()
+    chosen = representatives(run)
+    assert len(chosen) == len(families)
+    for head in chosen:
+        own = families.folders[families.of_leaf[head]]
         assert affinity[head, own].sum() == max(affinity[h, own].sum() for h in own)
 
 
@@ -133,7 +135,7 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
     )  # fmt: skip
     folders = trees.head.distinct
     inner = np.flatnonzero(~folders.is_leaf)[1:]
-    joint = Consensus(trees.head, affinities.head, (), folders.node[inner], rng.random(len(inner)), n_inputs, 9)
+    joint = Consensus(trees.head, affinities.head, rng.random(len(inner)), n_inputs, 9)
     atts = [
         ht.AttentionTensor.from_array(rng.standard_normal(shape, dtype=np.float32), heads_per_layer=per_layer)
         for _ in range(n_inputs)

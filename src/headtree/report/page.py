@@ -53,7 +53,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
         The file to write, whole or not at all; an older one is replaced.
     budget : int
         Bytes that the file may have. What does not fit is left out in this order: Haar coefficients and paraproduct
-        terms of all heads but one of each main folder, resolution of the matrices, inputs; the page says so.
+        terms of all heads but one of each main family, resolution of the matrices, inputs; the page says so.
 
     Returns
     -------

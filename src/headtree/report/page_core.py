@@ -87,13 +87,10 @@ def _tree(
     number = {int(folder): i for i, folder in enumerate(inner)}
     codes, low, high = _affinity_codes(affinity, order)
     text = {"words": [folder_words(table, heads) for heads in members], "affinity": [low, high]}
-    text["n_folders"] = tree.n_folders
     arrays = {
         "order": order.astype(np.int32),
         "start": np.array([place[heads].min() for heads in members], dtype=np.int32),
         "size": folders.size[inner].astype(np.int32),
-        "level": folders.level[inner].astype(np.uint8),
-        "until": (folders.level + folders.stands_on)[inner].astype(np.uint8),
         "parent": np.array([number.get(int(folders.parent[i]), -1) for i in inner], dtype=np.int32),
         "support": np.array([support.get(int(folders.node[i]), np.nan) for i in inner], dtype=np.float32),
         "affinity": codes,
@@ -161,11 +158,9 @@ def shortened(text: str, at_most: int = 200) -> str:
 
 
 def representatives(run: Run) -> Int[np.ndarray, " family"]:
-    """Of each main folder of heads the one that is nearest to the others on average."""
-    tree, affinity = run.consensus.tree, run.consensus.affinity
-    family = run.heads["family"].to_numpy() if "family" in run.heads else tree.labels[min(1, tree.n_levels - 1)]
+    """Of each main family of heads the one that is nearest to the others on average."""
+    affinity = run.consensus.affinity
     chosen = []
-    for name in np.unique(family):
-        heads = np.flatnonzero(family == name)
+    for heads in run.consensus.families().folders or (np.arange(len(affinity)),):
         chosen.append(heads[np.argmax(affinity[np.ix_(heads, heads)].sum(axis=1))])
     return np.sort(np.array(chosen))

@@ -1,7 +1,7 @@
 """A run as the data of its page, within a budget of bytes.
 
 What does not fit is left out in a fixed order: coefficients and paraproduct terms of all heads but one of each
-main folder, then resolution, then inputs. The page says what is missing.
+main family, then resolution, then inputs. The page says what is missing.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def page_data(run: Run, room: int) -> PageData:
         "tile_size": chosen.size,
         "terms": list(TERMS),
         "layers": int(run.heads["layer"].nunique()),
+        "families": len(run.consensus.families()),
     }
     parts = {"core": packed(text, arrays), "sections": rest}
     return PageData(parts | {f"input_{i}": part for i, part in enumerate(inputs)}, chosen, notes)
@@ -281,7 +282,7 @@ def _left_out(run: Run, plan: Plan, material: _Material) -> Iterator[str]:
     if not plan.every_head:
         n = len(material.chosen)
         yield (
-            f"Haar coefficients and paraproduct terms are kept for {n} of {n_heads} heads: of each main folder the "
+            f"Haar coefficients and paraproduct terms are kept for {n} of {n_heads} heads: of each main family the "
             "head nearest to the others."
         )
     if plan.size < material.longest:

@@ -6,13 +6,11 @@
   function treeOf(core, name) {
     const take = key => core.arrays[`${name}_${key}`];
     const tree = {
-      order: take("order"), start: take("start"), size: take("size"), level: take("level"), until: take("until"),
-      parent: take("parent"), support: take("support"), codes: take("affinity"),
-      words: core.text[name].words, affinity: core.text[name].affinity, nFolders: core.text[name].n_folders,
+      order: take("order"), start: take("start"), size: take("size"), parent: take("parent"), support: take("support"), codes: take("affinity"),
+      words: core.text[name].words, affinity: core.text[name].affinity,
     };
     tree.place = new Int32Array(tree.order.length);
     tree.order.forEach((head, place) => { tree.place[head] = place; });
-    tree.depth = Math.max(...tree.until);
     tree.inner = new Int32Array(tree.order.length);  // smallest folder of each place
     tree.start.forEach((start, f) => tree.inner.fill(f, start, start + tree.size[f]));
     return tree;
@@ -100,10 +98,9 @@
   }
 
   function summary(net) {
-    const folders = net.trees.consensus.nFolders[Math.min(1, net.trees.consensus.nFolders.length - 1)];
     const what = net.kind === "scores" ? "scores, before softmax" : "probabilities, after softmax";
     byId("summary").textContent = `${net.nHeads} heads in ${net.text.layers} layers on ${net.inputs.length} ` +
-      `input${net.inputs.length > 1 ? "s" : ""} (${what}). The tree of heads has ${folders} main folders.`;
+      `input${net.inputs.length > 1 ? "s" : ""} (${what}), in ${net.text.families} main families.`;
     if (net.text.left_out.length) {
       byId("notes").append(el("details", {class: "note"},
         el("summary", {}, "What this page leaves out to stay small"),

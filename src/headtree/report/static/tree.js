@@ -4,6 +4,7 @@ HT.tree = (() => {
   const {card, figure, colour, isNarrow} = HT.plots;
   const SUPPORT = ["#fee5d9", "#fcc9b1", "#fca286", "#fb7a5a", "#ef4b37", "#cc1e1c", "#99000d"];  // none to full
   const LABEL_WIDTH = 34;  // pixels that a label needs
+  const LABEL_HEIGHT = 0.04;  // share of the picture that it needs
 
   /** Where each folder and leaf stands, folded ones taking less room than their heads. */
   function layout(tree, folded) {
@@ -22,22 +23,25 @@ HT.tree = (() => {
       const width = f < 0 ? 1 : (1 + Math.log2(tree.size[f])) / tree.size[f];
       left[p + 1] = left[p] + width;
     }
+    const height = f => f < 0 ? top(tree) : 1 + Math.log2(tree.size[f]);
     const folders = [];
     for (let f = 0; f < nFolders; f++) {
       if (hidden[f]) continue;
       folders.push({
         f, folded: isFolded.has(f), left: left[tree.start[f]], right: left[tree.start[f] + tree.size[f]],
-        top: tree.level[f], bottom: isFolded.has(f) ? tree.depth + 1 : tree.until[f],
+        top: height(tree.parent[f]), bottom: isFolded.has(f) ? 0 : height(f),
       });
     }
     const leaves = [];
     for (let p = 0; p < tree.order.length; p++) {
       if (outer[p] >= 0) continue;
-      leaves.push({head: tree.order[p], left: left[p], right: left[p + 1], top: tree.until[tree.inner[p]],
-        bottom: tree.depth + 1});
+      leaves.push({head: tree.order[p], left: left[p], right: left[p + 1], top: height(tree.inner[p]), bottom: 0});
     }
     return {folders, leaves, width: left[tree.order.length]};
   }
+
+  /** Upper end of the root, which has no parent to hang from. */
+  const top = tree => 2 + Math.log2(tree.size[0]);
 
   function supportColour(tree, f) {
     const support = tree.support[f];
@@ -48,8 +52,9 @@ HT.tree = (() => {
   const column = (items, key) => items.map(item => item[key]);
 
   function labels(tree, placed, pixels) {
-    const wide = placed.folders.filter(({f, left, right}) =>
-      (right - left) / placed.width * pixels > LABEL_WIDTH && (tree.parent[f] >= 0));
+    const total = top(tree);
+    const wide = placed.folders.filter(({f, left, right, top, bottom}) =>
+      (right - left) / placed.width * pixels > LABEL_WIDTH && (top - bottom) / total > LABEL_HEIGHT && tree.parent[f] >= 0);
     const texts = wide.map(({f, folded}) => {
       const support = Number.isNaN(tree.support[f]) ? "" : `${Math.round(100 * tree.support[f])} %`;
       return folded ? `${tree.size[f]} heads` : support || String(tree.size[f]);
@@ -67,9 +72,9 @@ HT.tree = (() => {
     HT.state.subscribe(["click"], state =>
       options(click, [["select", "selects its heads"], ["fold", "folds or unfolds it"]], state.click));
     levels.addEventListener("change", () => {
-      const level = Number(levels.value);
-      const at = f => tree.level[f] <= level && level < tree.until[f];
-      HT.state.set({folded: level < 0 ? [] : Array.from(tree.level.keys()).filter(at)});
+      const most = Number(levels.value);
+      const folds = f => tree.size[f] <= most && tree.parent[f] >= 0 && tree.size[tree.parent[f]] > most;
+      HT.state.set({folded: Array.from(tree.size.keys()).filter(folds)});
     });
     const draw = backend => {
       const state = HT.state.get();
@@ -90,7 +95,7 @@ HT.tree = (() => {
       const marks = new Bokeh.ColumnDataSource({data: chosen(tree, placed)});
       const fig = figure({
         height: isNarrow() ? 340 : 430, tools: "pan,wheel_zoom,box_zoom,reset", x_range: [0, placed.width],
-        y_range: [tree.depth + 1.55, -0.05], y_axis_label: "level", x_axis_label: "heads in tree order",
+        y_range: [-0.6, top(tree) + 0.05], y_axis_label: "heads in the folder", x_axis_label: "heads in tree order",
       }, backend);
       const edges = {left: {field: "left"}, right: {field: "right"}, top: {field: "top"}, bottom: {field: "bottom"}};
       fig.quad({...edges, source: folders, fill_color: {field: "fill"}, line_color: colour("panel"),
@@ -107,12 +112,14 @@ HT.tree = (() => {
       fig.xaxis.major_tick_line_color = null;
       fig.xgrid.grid_line_color = null;
       fig.ygrid.grid_line_color = null;
-      fig.yaxis.ticker = new Bokeh.FixedTicker({ticks: Array.from({length: tree.depth + 1}, (_, i) => i)});
+      const powers = Array.from({length: Math.floor(Math.log2(net.nHeads)) + 1}, (_, i) => i);
+      fig.yaxis.ticker = new Bokeh.FixedTicker({ticks: powers.map(i => i + 1)});
+      fig.yaxis.major_label_overrides = new Map(powers.map(i => [i + 1, String(2 ** i)]));
       if (backend === "canvas") self.marks = marks;
       return fig;
     };
     const found = (x, y) => {
-      const inside = r => r.left <= x && x < r.right && r.top <= y && y < r.bottom;
+      const inside = r => r.left <= x && x < r.right && r.bottom <= y && y < r.top;
       return {folder: placed.folders.find(inside), leaf: placed.leaves.find(inside)};
     };
     const over = (x, y) => {
@@ -129,13 +136,15 @@ HT.tree = (() => {
     const key = el("div", {class: "legends"});
     const self = card({
       id: "tree", title: "Tree of heads", draw, over, tapped,
-      sentence: "From one folder with all heads (top) to single heads (bottom, coloured as the grid is). A folder's " +
-        "colour and label are its support: the share of resampled inputs that give exactly this folder.",
-      controls: [labelled("Click on a folder", click), labelled("fold at", levels)], after: [key],
+      sentence: "From all heads (top) to single heads (bottom, coloured as the grid is); a folder hangs from the one " +
+        "that holds it. Colour and label are its support: how often two random halves of the inputs both show exactly " +
+        "this folder.",
+      controls: [labelled("Click on a folder", click), labelled("fold folders of", levels)], after: [key],
     });
     HT.state.subscribe(["basis", "input"], () => {
       const t = net.tree();
-      options(levels, [[-1, "no level"], ...t.nFolders.map((n, level) => [level, `level ${level}: ${n} folders`])], -1);
+      const sizes = Array.from({length: Math.max(0, Math.ceil(Math.log2(net.nHeads)) - 1)}, (_, i) => 2 ** (i + 1));
+      options(levels, [[0, "no size"], ...sizes.map(n => [n, `up to ${n} heads`])], 0);
       const none = t.support.every(Number.isNaN);
       key.replaceChildren(...(none
         ? [el("span", {class: "legend"}, "One input's tree has no support; labels are numbers of heads.")]
@@ -164,8 +173,8 @@ HT.tree = (() => {
     for (const folder of placed.folders) {
       if (folder.folded && members(tree, folder.f).some(head => selected.has(head))) spans.push(folder);
     }
-    return {left: column(spans, "left"), right: column(spans, "right"), top: spans.map(() => tree.depth + 1.1),
-      bottom: spans.map(() => tree.depth + 1.45)};
+    return {left: column(spans, "left"), right: column(spans, "right"), top: spans.map(() => -0.12),
+      bottom: spans.map(() => -0.5)};
   }
 
   function headline(tree, f) {
@@ -215,5 +224,5 @@ HT.tree = (() => {
     });
   }
 
-  return {picture, list};
+  return {picture, list, layout};
 })();
