@@ -122,14 +122,15 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
 def _assembled(title: str, data: Mapping[str, str]) -> str:
     style = _static("page.css")
     scripts = [_bokeh(), "\n".join(_static(name) for name in _SCRIPTS)]
-    parts = "\n".join(f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items())
+    parts = {name: f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items()}
     code = "\n".join(f"<script>{script}</script>" for script in scripts)
     return (
         _static("page.html")
         .replace("{{policy}}", _policy(scripts))
         .replace("{{style}}", style)
         .replace("{{title}}", html.escape(title[:200]))
-        .replace("{{parts}}", parts)
+        .replace("{{core}}", parts.pop("core", ""))
+        .replace("{{parts}}", "\n".join(parts.values()))
         .replace("{{code}}", code)
     )
 

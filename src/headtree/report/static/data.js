@@ -8,6 +8,9 @@ HT.data = (() => {
   };
   const ALIGNMENT = 8;
   const known = new Map();
+  /** When all of the file has been read; the first part stands before the code, the others after it. */
+  const whole = document.readyState === "loading"
+    ? new Promise(resolve => document.addEventListener("DOMContentLoaded", resolve, {once: true})) : Promise.resolve();
 
   function bytesOf(text) {
     if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
@@ -15,7 +18,9 @@ HT.data = (() => {
   }
 
   async function unpack(name) {
-    const element = document.getElementById(`part-${name}`);
+    const find = () => document.getElementById(`part-${name}`);
+    if (!find()) await whole;
+    const element = find();
     const packed = bytesOf(element.textContent);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     const buffer = await new Response(stream).arrayBuffer();

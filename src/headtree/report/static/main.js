@@ -121,6 +121,7 @@
     summary(net);
     const cards = [HT.overview.map(net), HT.overview.grid(net), HT.tree.picture(net), HT.overview.affinity(net)];
     byId("overview").querySelector(".grid").append(...cards.map(card => card.element));
+    await cards[1].redraw();  // the first view: map and grid
     HT.compare.start(net);
     HT.table.start(net);
     HT.tree.list(net);

@@ -102,7 +102,8 @@ HT.overview = (() => {
       const source = new Bokeh.ColumnDataSource({data: {x: xs, y: ys, color: shown.colours}});
       source.selected.indices = [...state.selected];
       fig.scatter({field: "x"}, {field: "y"}, {
-        source, size: net.nHeads > 400 ? 7 : 11, fill_color: {field: "color"}, line_color: colour("panel"), line_width: 0.5,
+        source, size: net.nHeads > 400 ? 7 : 11, fill_color: {field: "color"}, 
+        line_color: net.nHeads > 400 ? null : colour("panel"), line_width: 0.5, nonselection_line_color: null,
         fill_alpha: 0.95, ...HIGHLIGHT(), nonselection_fill_color: {field: "color"},
         selection_fill_color: {field: "color"},
       });
@@ -266,7 +267,7 @@ HT.overview = (() => {
       self.marks.data = stripes(net, tree, self.strip);
       self.lines.data = cross(net, tree);
       nearest.refresh();
-    });
+    }, {late: true});
     HT.state.subscribe(["basis", "input"], () => { self.redraw(); nearest.refresh(); });
     return self;
   }

@@ -2,6 +2,7 @@
 HT.plots = (() => {
   const {el, hint} = HT.dom;
   const cards = [];
+  let queue = Promise.resolve();
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";
   const NARROW = 600;  // pixels
 
@@ -81,14 +82,14 @@ HT.plots = (() => {
       hint(pointer, inside && over ? over(event.x, event.y, self) : null);
     };
 
-    /** Draw anew, in what is chosen now. */
-    self.redraw = async () => {
-      const turn = self.turn = (self.turn || 0) + 1;
+    async function drawNow() {
+      self.isWaiting = false;
       const fig = draw("canvas");
       target.hidden = fig === null;
       for (const button of buttons) button.hidden = fig === null;
       const old = self.view;
       self.figure = fig;
+      self.view = null;
       if (fig) {
         if (over) {
           fig.on_event("mousemove", place);
@@ -98,16 +99,23 @@ HT.plots = (() => {
         target.style.minHeight = `${fig.height}px`;
         const host = el("div");
         const view = await Bokeh.Plotting.show(fig, host);
-        if (turn !== self.turn) { view.remove(); return; }
         target.replaceChildren(host);
         view.invalidate_layout?.();
         self.view = view;
       } else {
         target.replaceChildren();
-        self.view = null;
       }
       old?.model.document?.clear();
       old?.remove();
+    }
+
+    /** Draw anew, in what is chosen then: one card after the other, the first on the page first. */
+    self.redraw = () => {
+      if (!self.isWaiting) {
+        self.isWaiting = true;
+        queue = queue.then(drawNow).catch(error => { setTimeout(() => { throw error; }); });
+      }
+      return queue;
     };
     cards.push(self);
     return self;

@@ -14,9 +14,18 @@ HT.state = (() => {
 
   const equal = (a, b) => Array.isArray(a) ? a.length === b.length && a.every((v, i) => v === b[i]) : a === b;
 
-  /** Call `listener(state)` now and whenever one of the keys changes. */
-  function subscribe(keys, listener) {
-    listeners.push({keys, listener});
+  /**
+   * Call `listener(state)` now and whenever one of the keys changes; with `late`, once the frame that shows the
+   * change to the others is on the screen.
+   */
+  function subscribe(keys, listener, {late = false} = {}) {
+    let isDue = false;
+    const later = () => {
+      if (isDue) return;
+      isDue = true;
+      requestAnimationFrame(() => setTimeout(() => { isDue = false; listener(state); }));
+    };
+    listeners.push({keys, listener: late ? later : listener});
     listener(state);
   }
 

@@ -4,6 +4,7 @@ HT.tree = (() => {
   const {card, figure, colour, isNarrow} = HT.plots;
   const SUPPORT = ["#fee5d9", "#fcc9b1", "#fca286", "#fb7a5a", "#ef4b37", "#cc1e1c", "#99000d"];  // none to full
   const LABEL_WIDTH = 34;  // pixels that a label needs
+  const SLIVER = 0.002;  // what is lower than this share of the picture is not drawn
   const LABEL_HEIGHT = 0.04;  // share of the picture that it needs
 
   /** Where each folder and leaf stands, folded ones taking less room than their heads. */
@@ -80,12 +81,13 @@ HT.tree = (() => {
       const state = HT.state.get();
       tree = net.tree();
       placed = layout(tree, state.folded);
+      const drawn = placed.folders.filter(({top: upper, bottom}) => upper - bottom > SLIVER * top(tree));
       const folders = new Bokeh.ColumnDataSource({data: {
-        left: column(placed.folders, "left"), right: column(placed.folders, "right"),
-        top: column(placed.folders, "top"), bottom: column(placed.folders, "bottom"),
-        fill: placed.folders.map(({f}) => supportColour(tree, f)),
-        pattern: placed.folders.map(({folded}) => folded ? "right_diagonal_line" : "blank"),
+        left: column(drawn, "left"), right: column(drawn, "right"), top: column(drawn, "top"),
+        bottom: column(drawn, "bottom"),
+        fill: drawn.map(({f}) => supportColour(tree, f)),
       }});
+      const folded = drawn.filter(folder => folder.folded);
       const shown = HT.overview.coloured(net, state.color);
       const leaves = new Bokeh.ColumnDataSource({data: {
         left: column(placed.leaves, "left"), right: column(placed.leaves, "right"),
@@ -97,11 +99,13 @@ HT.tree = (() => {
         height: isNarrow() ? 340 : 430, tools: "pan,wheel_zoom,box_zoom,reset", x_range: [0, placed.width],
         y_range: [-0.6, top(tree) + 0.05], y_axis_label: "heads in the folder", x_axis_label: "heads in tree order",
       }, backend);
+      const isMany = net.nHeads > 300;  // then lines between heads would hide them, and cost time
       const edges = {left: {field: "left"}, right: {field: "right"}, top: {field: "top"}, bottom: {field: "bottom"}};
-      fig.quad({...edges, source: folders, fill_color: {field: "fill"}, line_color: colour("panel"),
-        line_width: net.nHeads > 400 ? 0.3 : 1, hatch_pattern: {field: "pattern"}, hatch_color: colour("text"), hatch_alpha: 0.35});
-      fig.quad({...edges, source: leaves, fill_color: {field: "fill"}, line_color: colour("panel"),
-        line_width: net.nHeads > 200 ? 0 : 1});
+      fig.quad({...edges, source: folders, fill_color: {field: "fill"}, line_color: isMany ? null : colour("panel")});
+      fig.quad({...edges, source: leaves, fill_color: {field: "fill"}, line_color: isMany ? null : colour("panel")});
+      fig.quad({left: column(folded, "left"), right: column(folded, "right"), top: column(folded, "top"),
+        bottom: column(folded, "bottom"), fill_color: null, line_color: null, hatch_pattern: "right_diagonal_line",
+        hatch_color: colour("text"), hatch_alpha: 0.35});
       fig.quad({...edges, source: marks, fill_color: colour("accent"), line_color: null});
       fig.text({field: "x"}, {field: "y"}, {field: "text"}, {
         source: new Bokeh.ColumnDataSource({data: labels(tree, placed, (self?.target.clientWidth || 600) - 80)}),
@@ -155,7 +159,7 @@ HT.tree = (() => {
           }))]));
     });
     HT.state.subscribe(["basis", "input", "folded", "color"], () => self.redraw());
-    HT.state.subscribe(["selected"], () => { if (self.marks) self.marks.data = chosen(tree, placed); });
+    HT.state.subscribe(["selected"], () => { if (self.marks) self.marks.data = chosen(tree, placed); }, {late: true});
     return self;
   }
 
