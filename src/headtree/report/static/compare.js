@@ -3,7 +3,6 @@ HT.compare = (() => {
   const {el, byId, number, percent, options, labelled, table, lazily, token} = HT.dom;
   const {card, figure, colour, isNarrow} = HT.plots;
   const SLOTS = ["a", "b"];
-  const LONG_LIST = 2000;
   let palettes;
 
   /** Heads that the slots show; without a selection the one that stands first by entropy. */
@@ -39,7 +38,7 @@ HT.compare = (() => {
       if (kind === "organized") lines(fig, part, nQueries, nKeys);
       fig.xgrid.grid_line_color = null;
       fig.ygrid.grid_line_color = null;
-      HT.plots.bar(fig, HT.overview.viridis, shown.low, shown.high, net.kind);
+      HT.plots.bar(fig, HT.overview.viridis, shown.low, shown.high);
       return fig;
     };
     const over = (x, y) => {
@@ -61,7 +60,8 @@ HT.compare = (() => {
         const n = HT.matrix.endOf(starts, block, names.length) - starts[block];
         return el("span", {}, token(names[first], 16), n > 1 ? ` +${n - 1}` : "");
       };
-      const body = table("Rows are queries, columns are keys; +n stands for n more in the same block", ["", ...shown.columns.keys()],
+      const caption = "Rows are queries, columns are keys; +n stands for n more in the same block";
+      const body = table(caption, ["", ...shown.columns.keys()],
         Array.from(shown.rows.keys(), i => [name("query", shown.rows, i),
           ...Array.from(shown.columns.keys(), j => shown.value(i, j))]));
       body.querySelectorAll("thead th").forEach((cell, j) => {
@@ -187,7 +187,8 @@ HT.compare = (() => {
           arrays.terms_columns, lengths, palettes.diverging, palettes.grey);
         const [x, y] = at(t);
         fig.image_rgba({image: [picture], x, y, dw: 1, dh: 1});
-        fig.text({x: [x + 0.5], y: [y - 0.03], text: [t ? `${titles[net.terms[t]]} ${percent(share(t))}` : titles[net.terms[t]]],
+        const title = titles[net.terms[t]];
+        fig.text({x: [x + 0.5], y: [y - 0.03], text: [t ? `${title} ${percent(share(t))}` : title],
           text_align: "center", text_baseline: "bottom", text_font: HT.plots.FONT, text_font_size: "12px",
           text_color: colour("text")});
       }
@@ -203,10 +204,12 @@ HT.compare = (() => {
         const [x0, y0] = shown.at(t);
         if (x < x0 || y < y0 || x >= x0 + 1 || y >= y0 + 1) continue;
         const {query_order, key_order, terms, terms_rows, terms_columns} = shown.arrays;
-        const q = HT.matrix.described(slot.part, "query", query_order, terms_rows, Math.floor((y - y0) * shown.lengths[0]));
-        const k = HT.matrix.described(slot.part, "key", key_order, terms_columns, Math.floor((x - x0) * shown.lengths[1]));
+        const [i, j] = [(y - y0) * shown.lengths[0], (x - x0) * shown.lengths[1]].map(Math.floor);
+        const q = HT.matrix.described(slot.part, "query", query_order, terms_rows, i);
+        const k = HT.matrix.described(slot.part, "key", key_order, terms_columns, j);
         const code = terms[(row(slot) * shown.nTerms + t) * shown.size + q.block * shown.nColumns + k.block];
-        return [el("strong", {}, `${titles[net.terms[t]]}: ${number(shown.scale * Math.sign(code - 127) * (code / 127 - 1) ** 2)}`), q.line, k.line];
+        const value = shown.scale * Math.sign(code - 127) * (code / 127 - 1) ** 2;
+        return [el("strong", {}, `${titles[net.terms[t]]}: ${number(value)}`), q.line, k.line];
       }
       return null;
     };
@@ -215,7 +218,8 @@ HT.compare = (() => {
         net.terms.map((name, t) => [titles[name], share(t)])));
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
-        "negative, red positive, on one scale (its square root, so that small values show). Percentages are norms beside that of softmax.", after: [values.element]});
+        "negative, red positive, on one scale (its square root, so that small values show). Percentages are norms " +
+        "beside that of softmax.", after: [values.element]});
   }
 
   // -- entropy over inputs ---------------------------------------------------------------------------------
@@ -290,8 +294,9 @@ HT.compare = (() => {
     });
     const same = el("input", {type: "checkbox", id: "same-scale"});
     same.addEventListener("change", () => HT.state.set({same: same.checked}));
-    byId("compare").querySelector(".controls").append(labelled("First head", pickers[0]), labelled("second head", pickers[1]),
-      labelled("query folders of", levels[0]), labelled("key folders of", levels[1]), el("label", {}, same, " same colours for both"));
+    byId("compare").querySelector(".controls").append(labelled("First head", pickers[0]),
+      labelled("second head", pickers[1]), labelled("query folders of", levels[0]),
+      labelled("key folders of", levels[1]), el("label", {}, same, " same colours for both"));
     return {pickers, levels, same};
   }
 
@@ -301,7 +306,8 @@ HT.compare = (() => {
     slot.about = el("p", {class: "facts"});
     slot.note = el("p", {class: "note", hidden: true});
     slot.cards = [
-      matrixCard(net, slot, "as_is", "As it is", "Queries down, keys across, in their own order; each cell averages a box of entries."),
+      matrixCard(net, slot, "as_is", "As it is",
+        "Queries down, keys across, in their own order; each cell averages a box of entries."),
       matrixCard(net, slot, "organized", "Organized", "The same matrix in the order of its trees; each cell averages " +
         "a folder of queries × a folder of keys. White lines bound the folders of the chosen level."),
       coefficientCard(slot), energyCard(slot), termCard(net, slot),
@@ -318,13 +324,16 @@ HT.compare = (() => {
     slot.note.hidden = !lacks && Boolean(slot.part);
     for (const item of slot.cards.slice(2)) item.element.hidden = lacks || !slot.part;
     for (const item of slot.cards.slice(0, 2)) item.element.hidden = !slot.part;
-    if (!slot.part) slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and entropies are here.");
+    if (!slot.part) {
+      slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and entropies are here.");
+    }
     if (!lacks) return;
     const family = net.column("family")?.values;
     const kept = Array.from(slot.part.arrays.detail_heads);
     const near = kept.find(head => family && family[head] === family[slot.head]);
     slot.note.replaceChildren("Haar coefficients and paraproduct terms of this head were left out to keep the page small.",
-      ...(near === undefined ? [] : [" They are here for ", el("button", {type: "button", class: "link", onclick: () => HT.state.select([near])}, net.names[near]), ", which stands for its folder."]));
+      ...(near === undefined ? [] : [" They are here for ", el("button", {type: "button", class: "link",
+        onclick: () => HT.state.select([near])}, net.names[near]), ", which stands for its family."]));
   }
 
   function start(net) {
@@ -355,7 +364,8 @@ HT.compare = (() => {
         pickers[s].value = chosen[s] === undefined ? "" : String(chosen[s]);
         if (chosen[s] === undefined) continue;
         slot.heading.textContent = net.names[chosen[s]];
-        slot.about.textContent = (state.selected.length ? "" : "No head is selected; this one has the highest entropy. ") + net.facts(chosen[s]);
+        const reason = state.selected.length ? "" : "No head is selected; this one has the highest entropy. ";
+        slot.about.textContent = reason + net.facts(chosen[s]);
         explain(net, slot);
         for (const item of slot.cards) await item.redraw();
       }

@@ -31,7 +31,7 @@ HT.download = (() => {
   }
 
   /** A picture of the run, from its address. */
-  function picture(source, caption) {
+  function picture(source) {
     const [head, content] = source.split(",");
     const media = /^data:([^;]+)/.exec(head)[1];
     const bytes = Uint8Array.from(atob(content), c => c.charCodeAt(0));

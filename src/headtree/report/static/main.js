@@ -6,7 +6,8 @@
   function treeOf(core, name) {
     const take = key => core.arrays[`${name}_${key}`];
     const tree = {
-      order: take("order"), start: take("start"), size: take("size"), parent: take("parent"), support: take("support"), codes: take("affinity"),
+      order: take("order"), start: take("start"), size: take("size"), parent: take("parent"),
+      support: take("support"), codes: take("affinity"),
       words: core.text[name].words, affinity: core.text[name].affinity,
     };
     tree.place = new Int32Array(tree.order.length);
@@ -90,10 +91,12 @@
 
   function theme() {
     const root = document.documentElement, button = byId("theme");
-    const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    const wish = matchMedia("(prefers-color-scheme: dark)");
+    const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : wish.matches;
     const name = () => { button.textContent = dark() ? "Light" : "Dark"; };
-    button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; name(); HT.plots.redrawAll(); });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { name(); HT.plots.redrawAll(); });
+    const redraw = () => { name(); HT.plots.redrawAll(); };
+    button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; redraw(); });
+    wish.addEventListener("change", redraw);
     name();
   }
 

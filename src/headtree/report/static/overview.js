@@ -1,10 +1,11 @@
 /* The network at a glance: map, grid and affinity. The tree is in tree.js. */
 HT.overview = (() => {
-  const {el, number, words, options, labelled, percent} = HT.dom;
+  const {el, number, words, options, labelled} = HT.dom;
   const {card, figure, colour, isNarrow} = HT.plots;
   const CATEGORIES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#a6761d",
-    "#1b9e77", "#7f7f7f", "#b2df8a", "#fb9a99"];
+    "#f0e442", "#b2df8a", "#fb9a99"];
   const MISSING = "#9a9a9a";
+  const TAIL = 0.03, FAR = 1.5;  // colours end at these shares of the heads if the rest would take so much of them
 
   const viridis = Array.from(Bokeh.Palettes.Viridis256, value => `#${(value >>> 8).toString(16).padStart(6, "0")}`);
 
@@ -17,16 +18,21 @@ HT.overview = (() => {
   function coloured(net, name) {
     const column = net.column(name);
     if (isCategory(column)) {
-      const values = column.type === "word" ? column.words : Array.from(column.values, String);
-      const found = [...new Set(values)].sort((a, b) => a.localeCompare(b, undefined, {numeric: true}));
-      const colours = values.map(value => CATEGORIES[found.indexOf(value) % CATEGORIES.length]);
-      return {colours, categories: found.map((value, i) => [value, CATEGORIES[i % CATEGORIES.length]])};
+      const values = column.type === "word" ? column.words : Array.from(column.values, v => v < 0 ? "" : String(v));
+      const found = [...new Set(values)].filter(Boolean)
+        .sort((a, b) => a.localeCompare(b, undefined, {numeric: true}));
+      const fill = value => value ? CATEGORIES[found.indexOf(value) % CATEGORIES.length] : MISSING;
+      const named = values.includes("") ? [...found, ""] : found;
+      return {colours: values.map(fill), categories: named.map(value => [value, fill(value)])};
     }
-    const finite = column.values.filter(Number.isFinite);
-    const low = Math.min(...finite), high = Math.max(...finite);
-    const colours = Array.from(column.values, value => Number.isFinite(value)
-      ? viridis[Math.round(255 * (high > low ? (value - low) / (high - low) : 0))] : MISSING);
-    return {colours, low, high};
+    const finite = column.values.filter(Number.isFinite).sort();
+    const at = share => finite[Math.round(share * (finite.length - 1))];
+    const isFar = at(1) - at(0) > FAR * (at(1 - TAIL) - at(TAIL));  // a few heads far from all others
+    const low = isFar ? at(TAIL) : at(0), high = isFar ? at(1 - TAIL) : at(1);
+    const share = value => high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 0;
+    const colours = Array.from(column.values,
+      value => Number.isFinite(value) ? viridis[Math.round(255 * share(value))] : MISSING);
+    return {colours, low, high, isFar};
   }
 
   /** A figure whose glyphs are heads, tied to the selection both ways. */
@@ -48,6 +54,7 @@ HT.overview = (() => {
   }
 
   function legendOf(shown, name) {
+    if (shown.isFar) return [el("span", {class: "legend"}, "A few heads are beyond the ends of the colours.")];
     if (!shown.categories) return [];
     const many = shown.categories.length > CATEGORIES.length;
     return [el("span", {class: "legend"}, `${words(name)}: `,
@@ -58,8 +65,8 @@ HT.overview = (() => {
       }), ...(many ? [" (colours recur)"] : []))];
   }
 
-  function addBar(fig, shown, name) {
-    if (!shown.categories) HT.plots.bar(fig, viridis, shown.low, shown.high, words(name));
+  function addBar(fig, shown) {
+    if (!shown.categories) HT.plots.bar(fig, viridis, shown.low, shown.high);
   }
 
   const HIGHLIGHT = () => ({
@@ -107,7 +114,7 @@ HT.overview = (() => {
         fill_alpha: 0.95, ...HIGHLIGHT(), nonselection_fill_color: {field: "color"},
         selection_fill_color: {field: "color"},
       });
-      addBar(fig, shown, state.color);
+      addBar(fig, shown);
       if (backend === "canvas") tie(self, source);
       return fig;
     };
@@ -125,8 +132,8 @@ HT.overview = (() => {
     const tapped = (px, py, add) => { if (nearest(px, py) >= 0) HT.state.select([nearest(px, py)], add); };
     const self = card({
       id: "map", title: "Map of heads", draw, over, tapped,
-      sentence: "Each point is a head; heads that attend alike lie close together. Drag a box or a lasso to select " +
-        "several.",
+      sentence: "Each point is a head; heads that attend alike lie close together. Coloured as the grid is. Drag a " +
+        "box or a lasso to select several.",
       controls: [labelled("across", x), labelled("up", y)], after: [legend],
     });
     follow(self);
@@ -167,7 +174,7 @@ HT.overview = (() => {
       }
       fig.xgrid.grid_line_color = null;
       fig.ygrid.grid_line_color = null;
-      addBar(fig, shown, state.color);
+      addBar(fig, shown);
       if (backend === "canvas") tie(self, source);
       return fig;
     };
@@ -225,15 +232,15 @@ HT.overview = (() => {
       }, backend);
       fig.image_rgba({image: [HT.matrix.image(pixels, nCells, nCells)], x: 0, y: 0, dw: n, dh: n});
       const marks = new Bokeh.ColumnDataSource({data: stripes(net, tree, strip)});
-      fig.quad({left: {field: "left"}, right: {field: "right"}, top: {field: "top"}, bottom: {field: "bottom"}, source: marks,
-        fill_color: colour("accent"), line_color: null});
+      fig.quad({left: {field: "left"}, right: {field: "right"}, top: {field: "top"}, bottom: {field: "bottom"},
+        source: marks, fill_color: colour("accent"), line_color: null});
       const lines = new Bokeh.ColumnDataSource({data: cross(net, tree)});
-      fig.segment({x0: {field: "x0"}, y0: {field: "y0"}, x1: {field: "x1"}, y1: {field: "y1"}, source: lines, line_color: colour("accent"),
-        line_width: 1.5});
+      fig.segment({x0: {field: "x0"}, y0: {field: "y0"}, x1: {field: "x1"}, y1: {field: "y1"}, source: lines,
+        line_color: colour("accent"), line_width: 1.5});
       fig.xgrid.grid_line_color = null;
       fig.ygrid.grid_line_color = null;
       const to = value => tree.affinity[0] + (tree.affinity[1] - tree.affinity[0]) * value / 254;
-      addBar(fig, {low: to(bottom), high: to(top)}, "affinity");
+      addBar(fig, {low: to(bottom), high: to(top)});
       if (backend === "canvas") Object.assign(self, {marks, lines, strip});
       return fig;
     };

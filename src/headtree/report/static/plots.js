@@ -45,12 +45,11 @@ HT.plots = (() => {
   }
 
   /** A scale beside a figure. */
-  function bar(fig, palette, low, high, title) {
+  function bar(fig, palette, low, high) {
     if (isNarrow()) return;
     fig.add_layout(new Bokeh.ColorBar({
-      color_mapper: new Bokeh.LinearColorMapper({palette, low, high: high > low ? high : low + 1}), title, width: 10,
-      padding: 4, title_standoff: 6, bar_line_color: null, major_tick_line_color: null, title_text_font: FONT,
-      title_text_font_style: "normal", title_text_font_size: "12px", title_text_color: colour("text"),
+      color_mapper: new Bokeh.LinearColorMapper({palette, low, high: high > low ? high : low + 1}), width: 10,
+      padding: 4, bar_line_color: null, major_tick_line_color: null,
       major_label_text_font: FONT, major_label_text_color: colour("soft"), background_fill_color: colour("panel"),
     }), "right");
   }

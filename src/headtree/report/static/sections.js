@@ -13,7 +13,8 @@ HT.sections = (() => {
     section.append(
       el("p", {}, `Two inputs rank the heads by entropy with a mean rank correlation of ${number(found.mean)}` +
         `${low === null ? "" : ` (${percent(found.confidence)} interval ${number(low)} to ${number(high)})`}. ` +
-        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: both halves of the inputs show them in half of ${found.n_bootstrap} random divisions.`));
+        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: both halves of the inputs ` +
+        `show them in half of ${found.n_bootstrap} random divisions.`));
     const card = HT.plots.card({
       id: "agreement", title: "Agreement of inputs",
       sentence: "Rank correlation of head entropies between every two inputs: 1 means the same ranking.",
@@ -24,7 +25,8 @@ HT.sections = (() => {
         const fig = HT.plots.figure({height: 320, x_axis_label: "input", y_axis_label: "input",
           x_range: [-0.5, n - 0.5], y_range: [n - 0.5, -0.5]}, backend);
         const shade = v => HT.overview.viridis[Math.round(255 * (v - least) / (1 - least))];
-        fig.rect(cells.map(c => c.x), cells.map(c => c.y), 0.96, 0.96, {fill_color: cells.map(c => shade(c.value)), line_color: null});
+        fig.rect(cells.map(c => c.x), cells.map(c => c.y), 0.96, 0.96,
+          {fill_color: cells.map(c => shade(c.value)), line_color: null});
         if (n <= 12) {
           fig.text(cells.map(c => c.x), cells.map(c => c.y), cells.map(c => c.value.toFixed(2)), {text_align: "center",
             text_baseline: "middle", text_font: HT.plots.FONT, text_font_size: "12px",
@@ -52,7 +54,7 @@ HT.sections = (() => {
         el("h2", {id: title}, part.title), ...part.text.map(text => el("p", {}, text)),
         ...part.figures.map(({source, caption}) => el("figure", {class: "card"},
           el("img", {src: source, alt: caption, loading: "lazy"}), el("figcaption", {}, caption),
-          el("button", {type: "button", class: "download", onclick: () => HT.download.picture(source, caption)}, "Download"))),
+          el("button", {type: "button", class: "download", onclick: () => HT.download.picture(source)}, "Download"))),
         ...part.tables.map(({caption, columns, rows}) => table(caption, columns, rows))));
     }
   }
@@ -60,8 +62,9 @@ HT.sections = (() => {
   function settings(net) {
     const power = net.kind === "probs" ? "with the square root of the value" : "linearly";
     byId("settings").append(
-      el("p", {}, `Matrices are averaged to at most ${net.text.tile_size} × ${net.text.tile_size} cells and kept in 8 bits: 255 steps ` +
-        `between the smallest and the largest value of each head, spaced ${power}. The table of heads has full precision.`),
+      el("p", {}, `Matrices are averaged to at most ${net.text.tile_size} × ${net.text.tile_size} cells and kept in 8 ` +
+        `bits: 255 steps between the smallest and the largest value of each head, spaced ${power}. ` +
+        "The table of heads has full precision."),
       table("Settings, versions and inputs of the run", ["name", "value"],
         net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])));
   }

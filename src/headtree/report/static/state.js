@@ -2,7 +2,7 @@
 HT.state = (() => {
   const DEFAULTS = {
     input: 0, basis: "consensus", selected: [], x: "coordinate_1", y: "coordinate_2", color: "entropy",
-    queryLevel: 0, keyLevel: 0, same: false, search: "", sort: "", folded: [], click: "select",
+    queryLevel: 2, keyLevel: 2, same: false, search: "", sort: "", folded: [], click: "select",
   };
   const SHORT = {
     input: "i", basis: "b", selected: "s", x: "x", y: "y", color: "c", queryLevel: "q", keyLevel: "k",

@@ -29,7 +29,8 @@ HT.table = (() => {
 
   function start(net) {
     let page = 0, shown = [];
-    const search = el("input", {type: "search", id: "search", placeholder: "L3H5; or layer 3, family 2", "aria-label": "Search heads"});
+    const search = el("input", {type: "search", id: "search", placeholder: "L3H5; or layer 3, family 2",
+      "aria-label": "Search heads"});
     search.addEventListener("input", () => { page = 0; HT.state.set({search: search.value}, {replace: true}); });
     const all = el("button", {type: "button", onclick: () => HT.state.select(shown)}, "Select all found");
     const count = el("span", {"aria-live": "polite"});
@@ -52,7 +53,8 @@ HT.table = (() => {
     byId("table").append(
       el("div", {class: "controls"}, search, all, el("span", {class: "pager"}, back, count, on)),
       el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of heads"},
-        el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, "Heads and their measures"), el("thead", {}, head), body)));
+        el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, "Heads and their measures"),
+          el("thead", {}, head), body)));
 
     function fill() {
       const {selected} = HT.state.get();
@@ -60,7 +62,8 @@ HT.table = (() => {
       const pages = Math.max(1, Math.ceil(shown.length / ROWS));
       page = Math.min(Math.max(0, page), pages - 1);
       const rows = shown.slice(page * ROWS, (page + 1) * ROWS);
-      count.textContent = shown.length ? `${page * ROWS + 1}–${page * ROWS + rows.length} of ${shown.length}` : "none found";
+      const first = page * ROWS;
+      count.textContent = shown.length ? `${first + 1}–${first + rows.length} of ${shown.length}` : "none found";
       back.disabled = page === 0;
       on.disabled = page === pages - 1;
       body.replaceChildren(...rows.map(i => {
