@@ -71,7 +71,7 @@ HT.overview = (() => {
 
   const HIGHLIGHT = () => ({
     selection_line_color: colour("accent"), selection_line_width: 2.5, selection_fill_alpha: 1,
-    selection_line_alpha: 1, nonselection_fill_alpha: 0.4, nonselection_line_alpha: 0.2,
+    selection_line_alpha: 1, nonselection_fill_alpha: 0.5, nonselection_line_alpha: 0.2,
   });
 
   // -- map -----------------------------------------------------------------------------------------------

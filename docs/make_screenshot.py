@@ -1,6 +1,6 @@
-"""The pictures of the README: the first screen of a run's page.
+"""The picture of a run's page in README.md.
 
-    python -m docs.screenshots runs/NAME                   # writes docs/images/page.png
+    python docs/make_screenshot.py runs/demo-minilm        # writes docs/pictures/page.png
 
 Needs Playwright and Chromium, as the tests of the page do.
 """
@@ -8,17 +8,16 @@ Needs Playwright and Chromium, as the tests of the page do.
 from __future__ import annotations
 
 import argparse
-import io
 import shutil
 import tempfile
 from pathlib import Path
 
 import headtree as ht
 
-IMAGES = Path(__file__).parent / "images"
+PICTURE = Path(__file__).parent / "pictures" / "page.png"
 
-#: What the picture shows: two heads selected, the grid coloured by family.
-FRAGMENT = "#s=20.46&c=family"
+#: What the picture shows: two heads selected.
+FRAGMENT = "#s=20.46"
 
 #: A picture in a repository is looked at, and downloaded by everyone.
 BYTES_AT_MOST = 300_000
@@ -42,29 +41,17 @@ def page_picture(run: ht.Run, fragment: str, size: tuple[int, int]) -> bytes:
     return bytes(picture)
 
 
-def small(picture: bytes) -> bytes:
-    """A PNG with 256 colours."""
-    from PIL import Image
-
-    result = io.BytesIO()
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
-        result, "PNG", optimize=True
-    )
-    return result.getvalue()
-
-
 def main() -> None:
-    """Write the pictures."""
+    """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="folder of a run")
     parser.add_argument("--fragment", default=FRAGMENT, help="what is selected, as in the address of the page")
     arguments = parser.parse_args()
-    picture = small(page_picture(ht.open_run(arguments.run), arguments.fragment, (1400, 1270)))
+    picture = page_picture(ht.open_run(arguments.run), arguments.fragment, (1400, 1500))
     if len(picture) > BYTES_AT_MOST:
         raise SystemExit(f"the picture has {len(picture)} bytes, more than {BYTES_AT_MOST}")
-    IMAGES.mkdir(exist_ok=True)
-    (IMAGES / "page.png").write_bytes(picture)
-    print(f"{IMAGES / 'page.png'}: {len(picture)} bytes")
+    PICTURE.write_bytes(picture)
+    print(f"{PICTURE}: {len(picture)} bytes")
 
 
 if __name__ == "__main__":
