@@ -202,6 +202,7 @@ def test_organized_matrices_follow_their_trees(page, run):
     text = page.hover("organized-a", 4.5, 6.5)
     assert f"query {queries[6]} " in text
     assert f"key {keys[4]} " in text
+    page.tab.select_option("#level-key", "0")
     page.tab.select_option("#level-query", "1")
     page.tab.wait_for_timeout(300)
     page.drawn("organized-a")

@@ -61,11 +61,11 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
         The file.
     """
     target = Path(path)
-    text = page_html(run, budget=budget)
     if target.is_dir():
         raise InvalidValueError(
             f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
         )
+    text = page_html(run, budget=budget)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".report", suffix=".part")
     try:
@@ -104,7 +104,8 @@ def show(run: Run, *, height: int = 800) -> Page:
     height : int
         Of the frame, in pixels.
     """
-    return Page(page_html(run), _checks.at_least_one(height, "height"))
+    height = _checks.at_least_one(height, "height")
+    return Page(page_html(run), height)
 
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:

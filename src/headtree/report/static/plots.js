@@ -94,7 +94,11 @@ HT.plots = (() => {
           fig.on_event("mousemove", place);
           fig.on_event("mouseleave", () => hint(null, null));
         }
-        if (tapped) fig.on_event("tap", event => { place(event); tapped(event.x, event.y, event.modifiers.shift); });
+        if (tapped) {  // a click that lasts is a press to Bokeh
+          for (const kind of ["tap", "press"]) {
+            fig.on_event(kind, event => { place(event); tapped(event.x, event.y, event.modifiers.shift); });
+          }
+        }
         target.style.minHeight = `${fig.height}px`;
         const host = el("div");
         const view = await Bokeh.Plotting.show(fig, host);
