@@ -48,8 +48,8 @@ _NEARLY = 0.93
 #: What coefficients and terms become, for planning.
 _DETAIL_RATIO = 1.2
 
-#: Entries of matrices for which coefficients and terms are computed without being asked to: about a minute.
-_DETAIL_ENTRIES = 1 << 26
+#: Entries of matrices for which coefficients and terms of all heads are computed: more would keep a run waiting.
+_DETAIL_ENTRIES = 1 << 24
 
 
 class Plan(NamedTuple):
