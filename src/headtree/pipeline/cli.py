@@ -71,6 +71,12 @@ def run(
     ] = None,
     output: Output = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    depth: Annotated[
+        bool, typer.Option("--depth", help="Also measure how tokens become alike with depth.")
+    ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Also organize with every setting changed (minutes).")
+    ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
@@ -103,7 +109,9 @@ def run(
             trust_remote_code=trust_remote_code,
         )
         folder = output or default_folder(Path(model).name)
-        finish([make_run(source, folder, draw=draw, force=force, say=_teller(json, str(folder)))], json)
+        say = _teller(json, str(folder))
+        result = make_run(source, folder, depth=depth, sensitivity=sensitivity, draw=draw, force=force, say=say)
+        finish([result], json)
 
 
 def organize(

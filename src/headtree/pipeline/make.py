@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from headtree.pipeline import arrays, drawing, steps
+from headtree.pipeline import arrays, drawing, optional, steps
 from headtree.pipeline.arrays import ArrayFile
 from headtree.pipeline.sources import Source
 from headtree.pipeline.workplace import Workplace, reopened, workplace
@@ -49,6 +49,8 @@ def make_run(
     *,
     questionnaire: Questionnaire | None = None,
     measures: Measures | None = None,
+    depth: bool = False,
+    sensitivity: bool = False,
     draw: bool = True,
     force: bool = False,
     say: Say | None = None,
@@ -65,6 +67,10 @@ def make_run(
         How tensors are organized.
     measures : Measures, optional
         What is measured.
+    depth : bool
+        Whether to measure rank collapse and paths, which runs the model many times.
+    sensitivity : bool
+        Whether to organize every input some twenty times more, each with another setting changed.
     draw : bool
         Whether to draw the figures and write the page; `redraw` does it later.
     force : bool
@@ -86,6 +92,10 @@ def make_run(
             lambda place: steps.diagnose(place, begin), ("heads.csv", "layers.csv", "sections/diagnostics.json")
         ),
     }
+    if depth:
+        plan["depth"] = PlannedStep(lambda place: optional.measure_depth(place, begin), ())
+    if sensitivity:
+        plan["sensitivity"] = PlannedStep(optional.measure_sensitivity, ("sections/sensitivity.json",))
     with workplace(path, source.kind, settings, force=force) as place:
         _carry_out(place, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
@@ -140,6 +150,8 @@ def _carry_out(place: Workplace, plan: Mapping[str, PlannedStep], say: Say | Non
     for name, step in plan.items():
         if place.record.is_done(name):
             continue
+        if name != "page" and place.record.is_done("page"):  # which shows what this step will have found
+            place.save(replace(place.record, steps={k: v for k, v in place.record.steps.items() if k != "page"}))
         with place.step(name, step.files):
             step.do(place)
         if say is not None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,20 +104,26 @@ def diagnose(place: Workplace, begin: Callable[[], Capture]) -> None:
     """Add what other works measure to the tables, and a section that says what the heads' roles are."""
     found = diagnostics([att.load() for att in place.run.attention], **begin().to_run_again())
     for name, table in (("heads.csv", found.heads), ("layers.csv", found.layers)):
-        write_table(place, name, _joined(place.path / name, table))
+        join_tables(place, name, table)
     content = diagnostics_content(
         found, heads=place.run.heads, consensus=place.run.consensus, rng=place.record.settings["measures"]["seed"]
     )
-    with place.whole(place.path / "sections" / "diagnostics.json") as draft:
-        draft.write_text(Section.from_dict(content).to_json(), encoding="utf-8")
+    write_section(place, "diagnostics", Section.from_dict(content))
 
 
-def _joined(path: Path, columns: Any) -> dict[str, Any]:
-    """The table that is there, followed by columns; those that it has already stay as they are."""
+def write_section(place: Workplace, name: str, section: Section) -> None:
+    """Write a section of the run."""
+    with place.whole(place.path / "sections" / f"{name}.json") as draft:
+        draft.write_text(section.to_json(), encoding="utf-8")
+
+
+def join_tables(place: Workplace, name: str, columns: Any) -> None:
+    """Append columns to a table of the run; those that it has already stay as they are."""
     import pandas as pd
 
-    table = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype={"role": str})
-    return {name: table[name] for name in table} | {name: columns[name] for name in columns if name not in table}
+    table = pd.read_csv(place.path / name, keep_default_na=False, na_values=[""], dtype={"role": str})
+    more = {column: columns[column] for column in columns if column not in table}
+    write_table(place, name, {column: table[column] for column in table} | more)
 
 
 def write_table(place: Workplace, name: str, columns: Mapping[str, Any]) -> None:
