@@ -23,18 +23,19 @@ from headtree.questionnaire.organization import Organization, PerAxis
 from headtree.trees.tree import PartitionTree
 
 #: Heads, evenly spread, on which softmax invariance is measured: it takes three paraproducts a head.
-_SAMPLED_HEADS = 16
+_SAMPLED_HEADS = 8
 
 
 def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about one input as plain lists and numbers."""
     att = att.load()
-    heads = head_entropy(att, org, top=settings["head_functions"])
-    network = network_entropy(att, org, top=settings["network_functions"])
-    sparse = sparsity(att, org, rng=settings["seed"])
-    full = filled(att).values
+    full = filled(att)
+    whole = replace(att, values=full.values, mask=None)  # filled once for all
+    heads = head_entropy(whole, org, top=settings["head_functions"])
+    network = network_entropy(whole, org, top=settings["network_functions"])
+    sparse = sparsity(whole, org, rng=settings["seed"])
     halves = [PartitionTree.halving(tree.n_leaves) for tree in list(org.trees)[1:]]
-    found, given = (holder_exponent(full, *trees) for trees in (list(org.trees)[1:], halves))
+    found, given = (holder_exponent(full.values, *trees) for trees in (list(org.trees)[1:], halves))
     result = {
         "entropy": heads.raw.tolist(),
         "entropy_relative": heads.relative.tolist(),
@@ -45,7 +46,7 @@ def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any
         "network_functions": network.n_functions,
         "sparsity": {**sparse.to_dict(), "gain": sparse.gain, "curves": curves_to_dict(sparse.by_order)},
         "exponent": {"organized": found.exponent.tolist(), "given": given.exponent.tolist()},
-        "n_filled": heads.n_filled,
+        "n_filled": full.n_filled,
     }
     if att.kind == "scores":
         result["invariance"] = _invariance(att, org)
