@@ -73,7 +73,8 @@ def test_training_leaves_the_global_generator_alone():
     ("mean", "said", "not_said"),
     [
         ([0.3, 0.9, 0.2, 0.1, 0.1], ["length 1 alone", "as in [RC]", "3, 4 are not above chance"], ["unlike"]),
-        ([0.1, 0.1, 0.2, 0.3, 0.9], ["not the short ones, unlike [RC]", "3, 4 are still above"], ["not above"]),
+        ([0.1, 0.1, 0.2, 0.3, 0.9], ["long paths carry", "unlike [RC]", "3, 4 are still above"], ["not above"]),
+        ([0.1, 0.12, 0.1, 0.1, 0.1], ["no length by itself does better than chance, unlike"], ["carry"]),
     ],
 )
 def test_findings_follow_the_numbers(mean, said, not_said):
@@ -110,8 +111,12 @@ def test_circle_runs_and_distances():
     right = CircleRuns(found.truth, {"right": found.truth[None], "one": 0 * found.truth[None]})
     np.testing.assert_allclose(right.distances("right"), 1, rtol=1e-6)
     assert right.distances("one").max() == 0
-    assert "collapsed (under 0.1) in 0 of 1 seeds" in right.findings()[0]
-    assert "collapsed (under 0.1) in 1 of 1 seeds" in right.findings()[1]
+    assert right.ends("right") == {"collapsed": 0, "apart": 1, "ran away": 0}
+    assert right.ends("one") == {"collapsed": 1, "apart": 0, "ran away": 0}
+    with np.errstate(invalid="ignore"):
+        wild = CircleRuns(found.truth, {"wild": found.truth[None] * np.inf})
+    assert wild.ends("wild") == {"collapsed": 0, "apart": 0, "ran away": 1}
+    assert "of 1 seeds 0 collapsed, 1 apart, 0 ran away" in right.findings()[0]
 
 
 @pytest.mark.parametrize(

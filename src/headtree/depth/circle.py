@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headtree._checks import at_least_one
-from headtree.depth.tasks import Attention, mean_interval
+from headtree.depth.tasks import Attention
 from headtree.progress import progress
 
 #: (skip, MLP)
@@ -57,22 +57,35 @@ class CircleRuns:
     runs: dict[str, Float[np.ndarray, "seed step 2 2"]]
 
     def distances(self, variant: str) -> Float[np.ndarray, "seed step"]:
-        """Between the two points, relative to the diameter: 0 is collapse, 1 is right."""
-        first, second = np.moveaxis(self.runs[variant], 2, 0)
-        return np.asarray(np.linalg.norm(first - second, axis=-1) / (2 * _RADIUS))
+        """Between the two points, relative to the diameter: 0 is collapse, 1 is right, nan is out of range."""
+        first, second = np.moveaxis(self.runs[variant].astype(np.float64), 2, 0)
+        with np.errstate(invalid="ignore"):
+            apart = first - second
+        return np.asarray(_lengths(apart) / (2 * _RADIUS))
+
+    def ends(self, variant: str) -> dict[str, int]:
+        """How many seeds end with the points in one place, apart as they should be, or run away."""
+        last = self.distances(variant)[:, -1]
+        collapsed, apart = last < 0.1, (last >= 0.1) & (last <= 2)
+        return {
+            "collapsed": int(collapsed.sum()),
+            "apart": int(apart.sum()),
+            "ran away": int((~collapsed & ~apart).sum()),
+        }
 
     def findings(self) -> list[str]:
-        """How far apart the points end up, and whether that agrees with [RC]."""
-        said = []
-        for variant in self.runs:
-            mean, half = mean_interval(self.distances(variant)[:, -1:])
-            n_collapsed = int((self.distances(variant)[:, -1] < 0.1).sum())
-            said.append(
-                f"Circle, {variant}: after {len(self.truth) - 1} applications the two points are {mean[0]:.2f} ± "
-                f"{half[0]:.2f} diameters apart; collapsed (under 0.1) in {n_collapsed} of "
-                f"{len(self.runs[variant])} seeds."
-            )
-        return said
+        """Where the points end up."""
+        return [
+            f"Circle, {variant}: after {len(self.truth) - 1} applications, of {len(runs)} seeds "
+            + ", ".join(f"{n} {end}" for end, n in self.ends(variant).items())
+            + "."
+            for variant, runs in self.runs.items()
+        ]
+
+
+def _lengths(vectors: Float[np.ndarray, "seed step 2"]) -> Float[np.ndarray, "seed step"]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.linalg.norm(vectors, axis=-1))
 
 
 def arcs(n_points: int) -> Float[Tensor, "{n_points} 2 2"]:

@@ -199,7 +199,7 @@ def circle_figure(circle: CircleRuns) -> Any:
                 axes.plot(*truth.T, color="#b0b0b0", linewidth=3, zorder=1)
                 axes.plot(*run.T, color=color, linewidth=1.2, zorder=2)
                 axes.plot(*run[-1], color=color, marker=marker, zorder=3)
-            apart = float(np.median(circle.distances(name)[:, -1]))
-            axes.set(title=f"{name}\nend: {apart:.2g} diameters apart", aspect="equal")
+            ends = [f"{n} {end}" for end, n in circle.ends(name).items() if n]
+            axes.set(title=f"{name}\n{', '.join(ends)}", aspect="equal")
             axes.set(xlim=(-0.45, 0.45), ylim=(-0.45, 0.45))
     return figure

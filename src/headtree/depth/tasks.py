@@ -172,22 +172,27 @@ class TaskPaths:
         mean, half = self.interval()
         best = int(mean.argmax())
         half_way = len(mean) // 2
-        is_short = best <= half_way
+        is_above = mean[best] - half[best] > self.chance
         near = [length for length in range(half_way + 1, len(mean)) if mean[length] - half[length] <= self.chance]
         far = [length for length in range(half_way + 1, len(mean)) if length not in near]
         said = [
             f"{self.task}: the network gets {self.network.mean():.1%} of the labels, chance {self.chance:.1%}.",
-            f"Paths of length {best} alone get most, {mean[best]:.1%} ± {half[best]:.1%}: short paths carry the "
-            f"prediction, as in [RC]."
-            if is_short
-            else f"Paths of length {best} alone get most, {mean[best]:.1%} ± {half[best]:.1%}: not the short ones, "
-            "unlike [RC].",
+            f"Paths of length {best} alone get most, {mean[best]:.1%} ± {half[best]:.1%}: "
+            + _who_carries(is_above, best <= half_way),
         ]
         if near:
             said.append(f"Lengths {_listed(near)} are not above chance, as in [RC].")
         if far:
             said.append(f"Lengths {_listed(far)} are still above chance, unlike the longest paths of [RC].")
         return said
+
+
+def _who_carries(is_above: bool, is_short: bool) -> str:
+    if not is_above:
+        return "no length by itself does better than chance, unlike [RC]; the lengths only work together."
+    return (
+        f"{'short' if is_short else 'long'} paths carry the prediction, {'as in' if is_short else 'unlike'} [RC]."
+    )
 
 
 def _listed(numbers: Sequence[int]) -> str:
