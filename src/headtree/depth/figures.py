@@ -174,7 +174,7 @@ def _draw_heads(figure: Any, axes: Any, share: np.ndarray) -> None:
 
 def task_figure(tasks: Sequence[TaskPaths]) -> Any:
     """Accuracy of the paths of each length, with 95 % intervals over seeds, beside the network and chance."""
-    with _new_figure(7.0, 2.5) as figure:
+    with _new_figure(7.0, 2.7) as figure:
         all_axes = np.atleast_1d(figure.subplots(1, len(tasks), sharey=True))
         for axes, task in zip(all_axes, tasks, strict=True):
             mean, half = task.interval()
@@ -185,7 +185,7 @@ def task_figure(tasks: Sequence[TaskPaths]) -> Any:
             axes.set(title=f"{task.task} ({len(task.accuracy)} seeds)", xlabel="path length", ylim=(0, 105))
             axes.set_xticks(length)
         all_axes[0].set_ylabel("labels right, %")
-        all_axes[-1].legend(loc="center right")
+        figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
