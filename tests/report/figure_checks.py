@@ -38,7 +38,7 @@ def assert_readable(figure, smallest=7.0):
         assert not text.get_parse_math(), text
         # boxes have room for letters that reach lower or higher than those drawn: 3 pixels of 200 dots per inch
         assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= -3, (text, box)
-    level = [(text, box) for text, box in texts if text.get_rotation() % 90 == 0]
+    level = [(text, box) for text, box in texts if min(text.get_rotation() % 90, -text.get_rotation() % 90) < 6]
     for (a, box_a), (b, box_b) in combinations(level, 2):
         dx = min(box_a.x1, box_b.x1) - max(box_a.x0, box_b.x0)
         dy = min(box_a.y1, box_b.y1) - max(box_a.y0, box_b.y0)

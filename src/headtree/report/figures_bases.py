@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Coefficients below this share of the largest are rounding errors of float32.
+_ROUNDING = 1e-6
+
+
 @styled
 def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
     """Haar basis of the heads: every function of the tree's basis, with the heads in tree order.
@@ -102,7 +106,8 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     -----
     Support falls from left to right, from the whole matrix to single entries. Colour counts the coefficients in a
     place of the plane; the line is the root mean square in each octave of support, and the last panel has that line
-    for every head, coloured by layer. A head that is smooth on its trees falls steeply.
+    for every head, coloured by layer. A head that is smooth on its trees falls steeply. Coefficients below a
+    millionth of the largest, rounding errors, stand on the lower edge.
     """
     check_pair(att, org)
     chosen = [head_index(att, head) for head in heads]
@@ -115,8 +120,8 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     figure = new_figure(PAGE, 2.5)
     panels = figure.subplots(1, len(chosen) + 1, sharex=True, sharey=True)
     positive = moduli[moduli > 0]
-    floor = float(np.quantile(positive, 1e-3)) if positive.size else 1e-3
     top = float(moduli.max()) if positive.size else 1.0
+    floor = max(float(np.quantile(positive, 1e-3)), _ROUNDING * top) if positive.size else 1e-3
     for axes, index in zip(panels[:-1], chosen, strict=True):
         cells = _draw_counts(axes, support, np.maximum(moduli[index], floor), most=top)
         axes.plot(octaves, rms[index], color=VERMILION, marker="o", markersize=2.5)
@@ -320,6 +325,10 @@ def tri_haar_coefficients(
         Names of the rows.
     is_relative : bool
         Whether the coefficients were divided by the norm of their tensor.
+
+    Notes
+    -----
+    Moduli below a millionth of the largest, rounding errors, are drawn as large as that.
     """
     table = np.abs(_table(coefficients, "coefficients"))
     sizes = _table(supports, "supports")
@@ -331,7 +340,7 @@ def tri_haar_coefficients(
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for row, (name, values) in enumerate(zip(names, table, strict=True)):
         look = {"color": CURVES[row % 7], "marker": MARKERS[row % 7], "markersize": 3, "linestyle": ""}
-        shown = np.where(values > 0, values, np.nan)
+        shown = np.maximum(np.where(values > 0, values, np.nan), _ROUNDING * np.nanmax(table))
         above.plot(ranks, shown, alpha=0.8, label=f"{name}: {number_words(np.nansum(values))}", **look)
         below.plot(ranks, sizes[row], color=CURVES[row % 7], linewidth=0.9, linestyle=DASHES[row % 7])
     unit = "coefficient over norm" if is_relative else "coefficient"

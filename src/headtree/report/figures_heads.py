@@ -62,12 +62,12 @@ def head_map(coordinates: Any, heads: Heads) -> Figure:
     size = float(np.clip(2400 / len(points), 3, 22))
     dots = {"c": leaves.colors(), "s": size, "linewidths": 0.25, "edgecolors": "white"}
     figure = new_figure(PAGE, 3.5)
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.45, 1))
+    grid = figure.add_gridspec(2, 3, width_ratios=(1.45, 0.09, 1))  # room for the name of the third axis
     space = figure.add_subplot(grid[:, 0], projection="3d")
     space.scatter(*points.T, depthshade=False, **dots)
     _finish_space(space)
     for row, other in enumerate((1, 2)):
-        flat = figure.add_subplot(grid[row, 1])
+        flat = figure.add_subplot(grid[row, 2])
         flat.scatter(points[:, 0], points[:, other], **dots)
         flat.set_xlabel("diffusion coordinate 1" if row else "")
         flat.set_ylabel(f"coordinate {other + 1}")

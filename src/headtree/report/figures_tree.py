@@ -181,23 +181,27 @@ def _draw_support(
     corner = axes.inset_axes((0.0, 0.06, 0.17, 0.016))
     bar = figure.colorbar(dots, cax=corner, orientation="horizontal", ticks=[0, 50, 100])
     finish_bar(bar, "support of a folder, %")
-    taken = [points]
+    numbers = np.zeros((0, 2))
     for place in sorted(range(len(known)), key=lambda place: (-int(folders.size[known[place]]), place)):
-        spot = _free_spot(points[known[place]], taken)
+        spot = _free_spot(points[known[place]], points, numbers)
         if spot is not None:
-            taken.append(spot[None])
+            numbers = np.concatenate([numbers, spot[None]])
             box = {"facecolor": "white", "linewidth": 0, "pad": 0.2}  # lines must not run through a number
             axes.text(*spot, f"{100 * values[place]:.0f}", fontsize=SMALL, ha="center", va="center", bbox=box)
 
 
-def _free_spot(point: Float[np.ndarray, " 2"], taken: list[np.ndarray]) -> Float[np.ndarray, " 2"] | None:
+def _free_spot(
+    point: Float[np.ndarray, " 2"], dots: Float[np.ndarray, "dot 2"], numbers: Float[np.ndarray, "number 2"]
+) -> Float[np.ndarray, " 2"] | None:
     """A place for a number beside a dot, away from all dots and numbers so far; None if there is none."""
-    others = np.concatenate(taken)
-    for dx, dy in ((0.0, 0.037), (0.0, -0.037), (0.05, 0.0), (-0.05, 0.0), (0.04, 0.035), (-0.04, 0.035)):
+    for dx, dy in ((0.0, 0.037), (0.0, -0.037), (0.05, 0.0), (-0.05, 0.0), (0.045, 0.035), (-0.045, 0.035)):
         spot = point + np.array([dx, dy])
-        gaps = np.abs(others - spot)
-        near = (gaps[:, 0] < 0.056) & (gaps[:, 1] < 0.032)
-        if not near.any() and np.hypot(*spot) < 0.97:
+        by_dot, by_number = (
+            np.abs(dots - spot),
+            np.abs(numbers - spot),
+        )  # a number is about 0.07 wide and 0.035 high
+        near = (by_dot < (0.046, 0.031)).all(axis=1).any() or (by_number < (0.074, 0.038)).all(axis=1).any()
+        if not near and np.hypot(*spot) < 0.97:
             return np.asarray(spot)
     return None
 
