@@ -170,3 +170,9 @@ def test_bad_input_is_refused():
     ):
         with pytest.raises(HeadtreeError):
             call()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 6, 8])  # names that grew into each other once
+def test_names_on_the_map_do_not_overlap(seed):
+    points = np.random.default_rng(seed).standard_normal((100, 3)) ** (3 if seed % 3 == 0 else 1)
+    assert_readable(fh.head_map(points, heads(100, 10)))

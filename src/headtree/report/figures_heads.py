@@ -62,7 +62,7 @@ def head_map(coordinates: Any, heads: Heads) -> Figure:
     size = float(np.clip(2400 / len(points), 3, 22))
     dots = {"c": leaves.colors(), "s": size, "linewidths": 0.25, "edgecolors": "white"}
     figure = new_figure(PAGE, 3.5)
-    grid = figure.add_gridspec(2, 3, width_ratios=(1.45, 0.09, 1))  # room for the name of the third axis
+    grid = figure.add_gridspec(2, 3, width_ratios=(1.45, 0.18, 1))  # room for the name of the third axis
     space = figure.add_subplot(grid[:, 0], projection="3d")
     space.scatter(*points.T, depthshade=False, **dots)
     _finish_space(space)
@@ -282,12 +282,13 @@ def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], names: tuple[
     spread = np.ptp(points, axis=0)
     scaled = (points - np.median(points, axis=0)) / np.where(spread > 0, spread, 1)
     taken: list[np.ndarray] = []
-    box = np.array([0.17, 0.15])  # a name is about this large, as a share of the panel
+    box = np.array([0.03 + 0.035 * max(map(len, names)), 0.16])  # size of a name, as a share of the panel
     for place in np.argsort(-np.linalg.norm(scaled, axis=1), kind="stable")[:_NAMED]:
-        if any((np.abs(scaled[place] - other) < box).all() for other in taken):
-            continue
-        taken.append(scaled[place])
         right = 2 * points[place, 0] > points[:, 0].min() + points[:, 0].max()  # names grow towards the middle
+        middle = scaled[place] + (-box[0] / 2 if right else box[0] / 2, 0)
+        if any((np.abs(middle - other) < box).all() for other in taken):
+            continue
+        taken.append(middle)
         axes.annotate(
             names[place], points[place], xytext=(-3 if right else 3, 2), textcoords="offset points",
             fontsize=SMALL, ha="right" if right else "left", clip_on=True,
