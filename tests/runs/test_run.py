@@ -101,7 +101,7 @@ def test_sections_are_found(run, tmp_path):
         "Depth", ["A paragraph."], [Table("numbers", ["a", "b"], [[1, "x"], [2.5, None]])],
         [Picture("figures/depth.svg", "what it shows")],
     )  # fmt: skip
-    (folder / "sections").mkdir()
+    (folder / "sections").mkdir(exist_ok=True)
     (folder / "sections" / "depth.json").write_text(section.to_json())
     assert ht.open_run(folder).sections.depth == section
     assert set(json.loads(section.to_json())) == {"title", "text", "tables", "figures"}
