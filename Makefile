@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
-.PHONY: test lint demo bench clean
+.PHONY: findings test lint demo bench clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -19,6 +19,10 @@ lint: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/headtree demo
+
+# docs/findings.md: the paper's claims on the bundled networks and a pretrained BERT; some ten minutes
+findings: $(STAMP)
+	$(BIN)/headtree reproduce --networks bundled,minilm -o runs/findings --into docs/findings.md
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

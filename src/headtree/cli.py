@@ -8,7 +8,7 @@ import typer
 
 import headtree as ht
 from headtree.networks.cli import train
-from headtree.pipeline.cli import demo, organize, report, run
+from headtree.pipeline.cli import demo, organize, report, reproduce, run
 from headtree.pipeline.depth_cli import depth
 
 _HELP = """Show how a transformer's attention, or any array, is organized.
@@ -20,6 +20,7 @@ headtree run ./my-vit --images photos --kind probs  … or on your images
 headtree organize measurement.npy                   any array of two or more axes
 headtree report runs/demo-txl                       draw a run again
 headtree depth bert-base-uncased --text book.txt    how fast tokens become alike with depth
+headtree reproduce                                  what the Organized Attention paper shows and says, tested
 
 A run is a folder: attention.zarr and organization.zarr (open with xarray), heads.csv, layers.csv, measures.json,
 figures/, report.html, and run.json with everything that is needed to make it again. In Python:
@@ -54,7 +55,7 @@ def _options(
     pass
 
 
-for _command in (demo, run, organize, report, depth, train):
+for _command in (demo, run, organize, report, reproduce, depth, train):
     app.command()(_command)
 
 

@@ -129,7 +129,10 @@ def test_size_alone_moves_raw_entropies_only():
 
 def test_along_training():
     """Scores that only grow: mixed differences grow, and the two equations part."""
-    stages = [measured(tensor, n_inputs=3, scale=scale) for scale in (0.05, 0.2, 0.8, 2.0)]
+    stages = []
+    for scale in (0.05, 0.2, 0.8, 2.0):
+        atts = [tensor(seed, scale=scale) for seed in range(3)]
+        stages.append([ht.softmax_invariance(att, ht.organize(att)) for att in atts])
     found = verdicts(training_findings("net", stages))
     assert found == {"training-mixed": "agrees", "training-closer": "differs"}
     found = verdicts(training_findings("net", stages[::-1]))

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree.claims.comparisons import rank_correlation
-from headtree.claims.evidence import Evidence
 from headtree.claims.verdict import Claim, Finding, jackknife, mean_of
+from headtree.measures.invariance import SoftmaxInvariance
 
 GROWING = Claim(
     "training-mixed",
@@ -30,15 +30,15 @@ CLOSER = Claim(
 )
 
 
-def training_findings(network: str, stages: Sequence[Sequence[Evidence]]) -> list[Finding]:
+def training_findings(network: str, stages: Sequence[Sequence[SoftmaxInvariance]]) -> list[Finding]:
     """Test the corollary along training.
 
     Parameters
     ----------
     network : str
         Its name.
-    stages : sequence of sequences of Evidence
-        For every stage of training, from the first to the last, the evidence of the same inputs, from scores.
+    stages : sequence of sequences of SoftmaxInvariance
+        For every stage of training, from the first to the last, of the same inputs.
     """
     mixed, distance = (_table(stages, column) for column in ("mixed", "distance"))
     order = np.arange(len(stages), dtype=np.float64)
@@ -58,5 +58,5 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(finite)) if finite else float("nan")
 
 
-def _table(stages: Sequence[Sequence[Evidence]], column: str) -> Float[np.ndarray, "stage input head"]:
-    return np.array([[getattr(item.softmax, column) for item in inputs] for inputs in stages], dtype=np.float64)
+def _table(stages: Sequence[Sequence[SoftmaxInvariance]], column: str) -> Float[np.ndarray, "stage input head"]:
+    return np.array([[getattr(item, column) for item in inputs] for inputs in stages], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The commands `demo`, `run`, `organize` and `report`; `headtree.cli` registers them."""
+"""The commands `demo`, `run`, `organize`, `report` and `reproduce`; `headtree.cli` registers them."""
 
 from __future__ import annotations
 
@@ -173,6 +173,36 @@ def report(
         from headtree.pipeline.make import redraw
 
         finish([redraw(run, say=_teller(json, str(run)))], json)
+
+
+def reproduce(
+    networks: Annotated[
+        str, typer.Option(help="bundled, or with commas: txl, vit, minilm, and folders of runs.")
+    ] = "bundled",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for claims.md, figures/ and runs/.")
+    ] = Path("runs/reproduce"),
+    inputs: Annotated[int, typer.Option(help="Inputs of each run that is made.")] = 6,
+    into: Annotated[
+        Path | None, typer.Option(help="A Markdown file whose part between two marks is replaced by the claims.")
+    ] = None,
+) -> None:
+    """Draw what the Organized Attention paper shows, and test what it says, on your networks.
+
+    \b
+    headtree reproduce
+    headtree reproduce --networks txl,runs/mine -o runs/claims
+
+    Every claim is one number with its interval and a verdict by rule: agrees, differs, cannot be decided.
+    """  # noqa: D301
+    with answering("reproduce"):
+        from headtree.pipeline import reproduce as reproducing
+
+        names = [name.strip() for name in networks.split(",") if name.strip()]
+        claims = reproducing.reproduce(names, output, n_inputs=inputs, say=_teller(False, str(output)))
+        if into is not None:
+            reproducing.into(into, claims)
+        typer.echo(f"\n{claims.read_text(encoding='utf-8').split('## ')[0].rstrip()}\n\nAll of it: {claims}")
 
 
 # -- what all commands share -----------------------------------------------------------------------------------

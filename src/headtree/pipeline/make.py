@@ -11,6 +11,8 @@ from typing import Any
 
 from headtree.pipeline import arrays, drawing, optional, steps
 from headtree.pipeline.arrays import ArrayFile
+from headtree.pipeline.sensitivity import FILES as SENSITIVITY_FILES
+from headtree.pipeline.sensitivity import measure_sensitivity
 from headtree.pipeline.sources import Source
 from headtree.pipeline.workplace import Workplace, reopened, workplace
 from headtree.questionnaire.settings import Questionnaire
@@ -70,7 +72,7 @@ def make_run(
     depth : bool
         Whether to measure rank collapse and paths, which runs the model many times.
     sensitivity : bool
-        Whether to organize every input some twenty times more, each with another setting changed.
+        Whether to organize the first three inputs some twenty times more, each with another setting changed.
     draw : bool
         Whether to draw the figures and write the page; `redraw` does it later.
     force : bool
@@ -95,7 +97,7 @@ def make_run(
     if depth:
         plan["depth"] = PlannedStep(lambda place: optional.measure_depth(place, begin), ())
     if sensitivity:
-        plan["sensitivity"] = PlannedStep(optional.measure_sensitivity, ("sections/sensitivity.json",))
+        plan["sensitivity"] = PlannedStep(measure_sensitivity, SENSITIVITY_FILES)
     with workplace(path, source.kind, settings, force=force) as place:
         _carry_out(place, plan | (_PICTURES if draw else {}), say)
     return open_run(path)

@@ -1,0 +1,92 @@
+import re
+
+import numpy as np
+import pytest
+
+import headtree as ht
+from headtree.claims.catalogue import TESTS
+from headtree.claims.pairs import PAIR_TESTS
+from headtree.pipeline import reproduce as module
+from headtree.pipeline.make import make_run
+from headtree.pipeline.reproduce import BEGIN, END, into, reproduce
+from headtree.pipeline.sources import TensorSource
+from tests.runs.examples import QUICK, small_run, tensors
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory):
+    """Claims on two small runs, one of scores and one of probs; pages are not drawn again."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    runs = [small_run(folder / "first"), small_run(folder / "second", kind="probs", seed=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "redraw", lambda path, say=None: None)
+        written = reproduce([str(run.path) for run in runs], folder / "out")
+    return folder, written.read_text(encoding="utf-8")
+
+
+def test_every_claim_stands_with_number_interval_and_verdict(claims):
+    _, text = claims
+    for test in TESTS:
+        lines = [line.replace("\\|", "") for line in text.splitlines()]
+        rows = [line for line in lines if test.claim.says in line and line.count("|") == 7]
+        assert len(rows) == 2, test.claim.key
+        for row in rows:
+            assert re.search(r"\| (agrees|differs|cannot be decided)( \(needs scores.*\))? \|$", row)
+            assert re.search(r"\[-?[\d.e-]+, -?[\d.e-]+\] \|", row) or "cannot be decided" in row
+    for test in PAIR_TESTS:
+        assert test.claim.says in text
+    assert "1200.20" in text  # table 2 as printed
+
+
+def test_what_needs_scores_is_left_open_for_probs(claims):
+    folder, _ = claims
+    by_run = {name: ht.open_run(folder / name).sections["claims"] for name in ("first", "second")}
+    open_ = {name: sum("needs scores" in str(row[-1]) for row in s.tables[0].rows) for name, s in by_run.items()}
+    assert open_ == {"first": 0, "second": sum(test.needs_scores for test in TESTS)}
+
+
+def test_figures_are_there_and_named_in_the_text(claims):
+    folder, text = claims
+    named = re.findall(r"\]\((figures/[^)]+)\)", text)
+    assert len(named) == len(set(named)) == 12 + 10  # without those about softmax for probs
+    for name in named:
+        assert (folder / "out" / name).stat().st_size > 1000
+
+
+def test_only_the_marked_part_of_a_document_is_replaced(claims, tmp_path):
+    folder, _ = claims
+    document = tmp_path / "findings.md"
+    document.write_text(f"# Title\n\nbefore\n\n{BEGIN}\nolder text\n{END}\n\nafter\n")
+    into(document, folder / "out" / "claims.md")
+    first = document.read_text()
+    into(document, folder / "out" / "claims.md")
+    assert document.read_text() == first
+    assert first.startswith(f"# Title\n\nbefore\n\n{BEGIN}\n\n## The claims")
+    assert first.endswith(f"{END}\n\nafter\n")
+    assert "older text" not in first
+    assert "Fig. 1:" not in first
+    assert "![" not in first
+    document.write_text("# no marks\n")
+    with pytest.raises(ValueError, match="must have the lines"):
+        into(document, folder / "out" / "claims.md")
+
+
+def test_networks_that_are_not_known_are_named(tmp_path):
+    with pytest.raises(ValueError, match="folders of runs, got 'gpt9'"):
+        reproduce(["gpt9"], tmp_path)
+
+
+def test_sensitivity_is_a_section_of_the_run_with_its_figure(tmp_path, monkeypatch):
+    some = [("alpha", "1.0", ht.Questionnaire(alpha=1.0)), ("n_iter", "1", ht.Questionnaire(n_iter=1))]
+    monkeypatch.setattr("headtree.claims.sensitivity.variants", lambda settings: some)
+    source = TensorSource(tensors(3, n_tokens=(14,)))
+    run = make_run(source, tmp_path / "run", measures=QUICK, draw=False, sensitivity=True)
+    section = run.sections["sensitivity"]
+    assert [row[:2] for row in section.tables[0].rows] == [
+        ("alpha", "1.0"), ("n_iter", "1"), ("precision", "float64"), ("inputs", "resampled"),
+    ]  # fmt: skip
+    assert (run.path / section.figures[0].file).exists()
+    assert "moves the ranking" in section.text[-1]
+    assert np.isfinite([float(str(row[6]).split()[0]) for row in section.tables[0].rows]).all()
+    with pytest.raises(ValueError, match="two or more inputs"):
+        make_run(TensorSource(tensors(1)), tmp_path / "one", measures=QUICK, draw=False, sensitivity=True)
