@@ -328,12 +328,15 @@ HT.compare = (() => {
       slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and entropies are here.");
     }
     if (!lacks) return;
-    const family = net.column("family")?.values;
     const kept = Array.from(slot.part.arrays.detail_heads);
-    const near = kept.find(head => family && family[head] === family[slot.head]);
-    slot.note.replaceChildren("Haar coefficients and paraproduct terms of this head were left out to keep the page small.",
-      ...(near === undefined ? [] : [" They are here for ", el("button", {type: "button", class: "link",
-        onclick: () => HT.state.select([near])}, net.names[near]), ", which stands for its family."]));
+    const family = net.column("family")?.values;
+    const near = kept.filter(head => family && family[head] >= 0 && family[head] === family[slot.head]);
+    const link = head => el("button", {type: "button", class: "link", onclick: () => HT.state.select([head])},
+      net.names[head]);
+    slot.note.replaceChildren("Haar coefficients and paraproduct terms of this head were left out to keep the page ",
+      near.length ? "small. They are here for the head that stands for its family, "
+        : "small. They are here for the heads that stand for the main families: ",
+      ...(near.length ? near : kept).slice(0, 12).flatMap((head, i) => [i ? ", " : "", link(head)]), ".");
   }
 
   function start(net) {

@@ -56,10 +56,11 @@ HT.dom = (() => {
     const cell = value => typeof value === "number"
       ? el("td", {class: "number"}, number(value))
       : el("td", {}, value instanceof Node ? value : value === null ? "–" : String(value));
+    const kind = i => rows.length && typeof rows[0][i] === "number" ? "number" : null;
     return el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
       el("table", {},
         el("caption", {}, caption),
-        el("thead", {}, el("tr", {}, ...columns.map(name => el("th", {scope: "col"}, String(name))))),
+        el("thead", {}, el("tr", {}, ...columns.map((name, i) => el("th", {scope: "col", class: kind(i)}, String(name))))),
         el("tbody", {}, ...rows.map(row => el("tr", {}, ...row.map(cell))))));
   }
 

@@ -36,7 +36,8 @@
     net.first = rank ? Math.max(0, rank.indexOf(1)) : 0;
     const told = columns.filter(column => !["name", "layer", "head"].includes(column.name) &&
       !/^(coordinate_|entropy_\d)/.test(column.name)).slice(0, 8);
-    const value = (column, i) => column.type === "word" ? column.words[i] || "–" : number(column.values[i]);
+    const value = (column, i) => column.type === "word" ? column.words[i] || "–"
+      : column.name === "family" && column.values[i] < 0 ? "none" : number(column.values[i]);
     net.facts = i => [`Layer ${byName.get("layer").values[i]}, head ${byName.get("head").values[i]}`,
       ...told.map(column => `${words(column.name)} ${value(column, i)}`)].join("; ") + ".";
     net.about = i => [el("strong", {}, net.names[i]),
