@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headtree.bases.energies import LargestFirst, coarsest_sums, medians
+from headtree.bases.energies import LargestFirst, coarsest_sums, energies_by_level, medians, norms
 
 KINDS = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -51,3 +51,23 @@ def test_coarsest_sums_are_those_of_a_stable_sort(shape, seed):
 def test_medians_are_those_of_numpy(rows, n, seed):
     values = np.random.default_rng(seed).integers(-9, 9, (rows, n)).astype(np.float64)
     np.testing.assert_array_equal(medians(values), np.median(values, axis=1))
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 1e-200, 1e200])
+def test_norms_are_in_range_where_squares_are_not(size):
+    values = size * np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_allclose(norms(values), [5 * size, size], rtol=1e-15)
+
+
+def test_norms_are_summed_in_double_precision():
+    values = np.full((1, 10**5), 0.1, np.float32)
+    assert norms(values)[0] == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-11)
+
+
+def test_energies_by_level_are_literal_sums():
+    rng = np.random.default_rng(0)
+    c = rng.standard_normal((2, 6, 5))
+    rows, columns = np.array([-1, 0, 0, 1, 3, 3]), np.array([-1, 0, 1, 1, 1])
+    found = energies_by_level(c, (rows, columns), (4, 2))
+    for j, k in np.ndindex(4, 2):
+        np.testing.assert_allclose(found[:, j, k], (c[:, rows == j][:, :, columns == k] ** 2).sum(axis=(1, 2)))

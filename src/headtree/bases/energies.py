@@ -29,9 +29,58 @@ def medians(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
 def _median(row, values, found):  # type: ignore[no-untyped-def]
+    """Numbers are counted by their first 16 bits; only those that share them with the middle one are sorted."""
     n = values.shape[1]
-    rising = np.partition(values[row], n // 2)
-    found[row] = rising[n // 2] if n % 2 else (rising[n // 2] + rising[: n // 2].max()) / 2
+    counts = np.zeros(_BUCKETS, np.int64)
+    for value in values[row]:
+        counts[_rising_bits(value)] += 1
+    lower, upper = (n - 1) // 2, n // 2
+    before, bucket = 0, 0
+    while before + counts[bucket] <= lower:
+        before += counts[bucket]
+        bucket += 1
+    inside = np.empty(counts[bucket], values.dtype)
+    place, next_ = 0, np.inf
+    for value in values[row]:
+        bits = _rising_bits(value)
+        if bits == bucket:
+            inside[place] = value
+            place += 1
+        elif bits > bucket:
+            next_ = min(next_, np.float64(value))
+    inside.sort()
+    second = inside[upper - before] if upper - before < place else next_
+    found[row] = inside[lower - before] if lower == upper else (inside[lower - before] + second) / 2
+
+
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def _rising_bits(value):  # type: ignore[no-untyped-def]
+    """First 16 bits of a number, such that larger numbers have no smaller ones."""
+    bits = np.float64(value).view(np.int64) >> 48
+    return bits + 32768 if bits >= 0 else -1 - bits
+
+
+def norms(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
+    """Root of the sum of squares of every row in float64, also where the squares are out of its range."""
+    found = np.empty(len(values))
+    for_each_task(_norm, len(values), np.ascontiguousarray(values), found)
+    return found
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"reassoc", "contract"})
+def _norm(row, values, found):  # type: ignore[no-untyped-def]
+    largest = 0.0
+    for value in values[row]:
+        largest = max(largest, abs(np.float64(value)))
+    total = 0.0
+    if 1e-100 < largest < 1e100:
+        for value in values[row]:
+            total += np.float64(value) * np.float64(value)
+        found[row] = np.sqrt(total)
+    else:
+        for value in values[row]:
+            total += _energy(value, largest) if largest > 0 else 0.0
+        found[row] = largest * np.sqrt(total)
 
 
 # -- the largest first ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
+from headtree.bases.energies import norms
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
 from headtree.measures.inputs import check_pair, filled
@@ -122,5 +123,5 @@ def _power_norm(moduli: Float[Tensor, "... m"], p: float) -> Float[np.ndarray, "
 
 def _norm(values: Float[Tensor, "head query key"], n_axes: int) -> Float[np.ndarray, " ..."]:
     """Root of the sum of squares over the last axes, summed in float64 without a copy of the tensor."""
-    of_heads = np.array([float(_checks.frobenius_norm(head)) for head in values])
-    return of_heads if n_axes == 2 else np.asarray(float(_checks.frobenius_norm(torch.from_numpy(of_heads))))
+    of_heads = norms(values.flatten(1).numpy())
+    return of_heads if n_axes == 2 else np.asarray(norms(of_heads[None])[0])

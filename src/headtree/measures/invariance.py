@@ -26,8 +26,8 @@ from headtree.trees.tree import PartitionTree
 #: An entry is squashed when it is nearer to the median of its matrix than this share of the matrix' range.
 _SQUASHED = 0.01
 
-#: Enough to hide the cost of a call, few enough that the terms of all of them stay in cache.
-_HEADS_AT_A_TIME = 8
+#: Enough to hide the cost of a call, few enough that the terms of all of them take little memory.
+_HEADS_AT_A_TIME = 16
 
 
 @dataclass(frozen=True, eq=False)
