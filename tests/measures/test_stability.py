@@ -84,3 +84,16 @@ def test_bad_input():
     with pytest.raises(ValueError, match="heads must label the 4 heads"):
         ht.stability(np.zeros((3, 4)), heads=[(0, 0)])
     assert np.isnan(ht.stability(np.zeros((3, 4))).mean_correlation)  # equal heads are not ranked
+
+
+def test_the_interval_leaves_out_equal_tails_of_the_resampled_means():
+    rng = np.random.default_rng(0)
+    table = np.arange(20.0) + 6 * rng.standard_normal((9, 20))
+    found = ht.stability(table, n_bootstrap=3000, confidence=0.8)
+    means = []
+    for _ in range(3000):
+        draw = rng.integers(9, size=9)
+        pairs = [found.correlations[i, j] for i in draw for j in draw if i != j]
+        means.append(np.mean(pairs))
+    for end, tail in zip(found.interval, (0.1, 0.9), strict=True):
+        assert np.mean(means < end) == pytest.approx(tail, abs=0.03)  # over three standard errors of both draws
