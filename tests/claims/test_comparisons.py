@@ -22,6 +22,7 @@ def test_what_is_not_finite_is_left_out():
     assert np.isnan(median_of(np.array([np.nan])))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the p-value, which is not used
 @given(rows=st.integers(2, 4), n=st.integers(1, 20), seed=st.integers(0, 99))
 def test_ks_distance_is_scipys_mean_over_pairs(rows, n, seed):
     x = np.random.default_rng(seed).integers(-3, 4, (rows, n)) + 0.5

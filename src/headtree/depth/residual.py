@@ -184,7 +184,7 @@ def _batches(blocks: Blocks) -> list[list[int]]:
     return blocks.job.batches()
 
 
-def tokens_of(x: Float[Tensor, "token width"], item: ModelInput, number: int) -> Float[Tensor, "token width"]:
+def tokens_of(x: Float[Tensor, "token width"], item: ModelInput, number: int) -> Float[Tensor, "present width"]:
     """The rows of tokens that are there, not of padding; at least two."""
     mask = item.kwargs.get("attention_mask")
     if isinstance(mask, Tensor) and mask.shape == (1, x.shape[0]):
