@@ -210,3 +210,20 @@ def test_attention_that_is_no_softmax_is_refused():
             head_weights(stack(Mixer), X)
     finally:
         ht.unregister_attention(Mixer)
+
+
+class PerHeadAttention(nn.Module):
+    """Queries, keys and values by one matrix per head, in one batched product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(3, 2, 8, 4, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        q, k, v = ((x[:, None] @ w[None]) for w in self.weights)
+        return (q @ k.mT / 2).softmax(dim=-1) @ v
+
+
+def test_a_stack_of_matrices_is_refused_not_guessed():
+    with pytest.raises(HeadtreeError, match="several different matrices at once"):
+        ht.head_weights(PerHeadAttention(), inputs=[torch.randn(1, 5, 8)])

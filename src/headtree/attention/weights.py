@@ -136,12 +136,22 @@ class _Finder:
             )
         return matrix[rows]
 
+    def _projection(self, node: Node) -> tuple[Tensor, int] | None:
+        projection = projection_matrix(self.graph, node)
+        sides = self.graph.factors(node)
+        if projection is None and sides and not all(self.graph.node(side).is_activation for side in sides):
+            raise InvalidValueError(
+                "a product on the way to or from the heads multiplies by several different matrices at once, so "
+                "that the heads' weights cannot be told apart; use one matrix for all heads, as nn.Linear has it"
+            )
+        return projection
+
     def _before(self, target: Ref) -> list[tuple[Node, Tensor, int]]:
         """The projections nearest before a value, each with its matrix and the axis of its features."""
         found, seen, queue = [], {target.node}, [target.node]
         while queue:
             node = self.graph.nodes[queue.pop()]
-            projection = projection_matrix(self.graph, node)
+            projection = self._projection(node)
             if projection is not None:
                 found.append((node, *projection))
                 continue
@@ -157,7 +167,7 @@ class _Finder:
         found = {}
         while queue:
             at = queue.pop()
-            projection = projection_matrix(self.graph, self.graph.nodes[at])
+            projection = self._projection(self.graph.nodes[at])
             if projection is not None:
                 found[at] = projection[0]
                 continue
@@ -171,7 +181,7 @@ class _Finder:
 def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int] | None:
     """The matrix of weights that a node multiplies an activation by, acting on rows, and its result's feature axis.
 
-    None if the node is no such product.
+    None if the node is no such product, or one by several different matrices.
     """
     sides = graph.factors(node)
     if sides is None and node.op is aten.convolution.default:
@@ -183,6 +193,8 @@ def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width fe
     weight = graph.value(sides[1] if is_left else sides[0]).detach()
     if graph.factors(node) is None:  # a convolution that looks at one place at a time
         return weight.flatten(1).T, 1
+    if weight.ndim == 3 and not bool((weight == weight[:1]).all()):
+        return None  # a matrix of its own for every head or expert
     weight = weight if weight.ndim == 2 else weight[0]
     return (weight, -1) if is_left else (weight.T, -2)
 
