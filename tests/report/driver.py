@@ -38,6 +38,11 @@ class Driver:
         self.tab.locator(f"#{card}-plot").scroll_into_view_if_needed()
         self.tab.wait_for_timeout(60)
 
+    def open_table(self, card):
+        """Unfold the table of a plot; it is filled when it opens."""
+        self.tab.locator(f"#{card} summary").click()
+        self.tab.locator(f"#{card} td").first.wait_for(state="visible")
+
     def place(self, card, x, y):
         """Where a point of a plot is on the screen."""
         self.drawn(card)

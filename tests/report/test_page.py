@@ -215,17 +215,17 @@ def test_organized_matrices_follow_their_trees(page, run):
 def test_coefficients_terms_and_entropies_are_shown(page, run):
     page.tab.select_option("#head-a", "6")
     page.drawn("entropies")
-    page.tab.locator("#entropies summary").click()
+    page.open_table("entropies")
     cells = page.tab.locator("#entropies td.number").all_inner_texts()
     assert [float(c) for c in cells] == pytest.approx([run.heads[f"entropy_{i}"][6] for i in range(3)], rel=1e-3)
     page.drawn("terms-a")
-    page.tab.locator("#terms-a summary").click()
+    page.open_table("terms-a")
     shares = page.tab.locator("#terms-a td.number").all_inner_texts()
     from headtree.report.page_details import details
 
     expected = details(run.attention[0], run.organization[0], [6])
     assert [float(s) for s in shares] == pytest.approx(expected.shares[0].tolist(), rel=1e-3)
-    page.tab.locator("#coefficients-a summary").click()
+    page.open_table("coefficients-a")
     row = page.tab.locator("#coefficients-a tbody tr").first.locator("td").all_inner_texts()
     basis = ht.TensorHaarBasis(tuple(run.organization[0].trees)[1:])
     from headtree.measures.inputs import filled
@@ -406,7 +406,7 @@ def test_what_plots_show_can_be_read_without_seeing_them(page):
     levels = page.js("() => Array.from(document.querySelectorAll('h1,h2,h3,h4'), h => Number(h.tagName[1]))")
     assert levels[0] == 1
     assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
-    page.tab.locator("#organized-a summary").click()
+    page.open_table("organized-a")
     assert page.tab.locator("#organized-a tbody tr").count() == 18
 
 
