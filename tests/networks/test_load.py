@@ -18,10 +18,6 @@ from headtree.networks.export import export, main, read_about
 from headtree.networks.train import train
 
 BUNDLED = Path(load.__file__).parent / "bundled"
-needs_bundle = pytest.mark.skipif(
-    not all((BUNDLED / name / "weights.safetensors").is_file() for name in ("txl", "vit")),
-    reason="the trained networks are not in this tree",
-)
 
 
 @pytest.fixture(scope="module")
@@ -95,19 +91,16 @@ def test_unknown_names_and_missing_files_are_explained(tmp_path):
         ht.load_bundled("txl", folder=tmp_path)
 
 
-@needs_bundle
 def test_bundled_txl_reproduces_its_perplexity():
     network = ht.load_bundled("txl")
     assert passage_perplexity(network, 0) == pytest.approx(network.card["passage_perplexities"][0], rel=1e-3)
 
 
-@needs_bundle
 def test_bundled_vit_names_the_images_as_its_card_says():
     network = ht.load_bundled("vit")
     assert predicted_labels(network) == network.card["predicted_labels"]
 
 
-@needs_bundle
 @pytest.mark.parametrize(("name", "shape"), [("txl", (128, 256, 256)), ("vit", (144, 197, 197))])
 def test_bundled_networks_have_the_papers_shapes(name, shape):
     network = ht.load_bundled(name)
@@ -119,16 +112,17 @@ def test_bundled_networks_have_the_papers_shapes(name, shape):
         assert np.array_equal(np.asarray(att.mask)[0], np.triu(np.ones((256, 256), dtype=bool), 1))
 
 
-@needs_bundle
 @pytest.mark.parametrize("name", ["txl", "vit"])
 def test_bundled_networks_load_in_a_second(name):
     ht.load_bundled(name)  # imports
-    start = time.perf_counter()
-    ht.load_bundled(name)
-    assert time.perf_counter() - start < 1
+    spent = []
+    for _ in range(3):  # the best of three: other work on the machine is not the loader's
+        start = time.perf_counter()
+        ht.load_bundled(name)
+        spent.append(time.perf_counter() - start)
+    assert min(spent) < 1
 
 
-@needs_bundle
 def test_bundled_networks_are_small_and_their_structure_is_learned():
     sizes = {path: path.stat().st_size for path in BUNDLED.rglob("*.safetensors")}
     trained = sum(size for path, size in sizes.items() if path.name == "weights.safetensors")

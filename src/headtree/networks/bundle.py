@@ -55,8 +55,7 @@ def bundle(exported: Path, data: TextData | ImageData, folder: Path = _HOME) -> 
         first = torch.tensor([int((data.test_labels == i).nonzero()[0, 0]) for i in range(len(data.classes))])
         samples = {"images": data.test_images[first].contiguous(), "labels": data.test_labels[first].int()}
         save_file(samples, home / "samples.safetensors")
-    kept = ("settings", "history", "test", "test_without_memory", "notes", "seconds", "device", "torch")
-    card = {name: about[name] for name in kept if name in about}
+    card = {name: about[name] for name in ("settings", "history", "test", "seconds", "device", "torch")}
     write_json(home / "card.json", {**card, "classes": list(CLASSES)} if settings["network"] == "vit" else card)
     card |= _checked(settings["network"], folder)
     write_json(home / "card.json", card)
@@ -137,10 +136,10 @@ weight decay {weight_decay:g}, dropout {dropout:g}; {minutes:.1f} minutes on {de
 | | perplexity |
 |---|---|
 | test, memory {memory} | **{test:.2f}** |
-{without_memory}| validation (in {streams} streams), at the end | {valid:.2f} |
+| validation (in {streams} streams), at the end | {valid:.2f} |
 | the ten sample passages, empty memory | {passages} |
 
-The aim was a test perplexity under 95: {verdict}. {notes}
+The aim was a test perplexity under 95: {verdict}.
 
 ![loss and heads while it learned](txl/curve.svg)
 {structure}
@@ -165,7 +164,7 @@ random turns, crops, flips and colours, mixup and cutmix, {visible:.0%} of the p
 
 Test accuracy: **{test:.2%}**. The aim was over 87 %: {verdict}. The curve below is of the first 2000
 test images; nothing was
-chosen by it. {notes}
+chosen by it.
 
 | sample | {samples} |
 |---|{rule}|
@@ -201,7 +200,8 @@ as the premise of the paper's corollary 1 has it; negative: the differences grow
 _TAIL = """
 ## Files
 
-`weights.safetensors`: half precision; the results above are of these.
+`weights.safetensors`: half precision. Test results are of the weights before they were rounded, all else above
+is of these files.
 `early`, `middle`, `late`: the same network after 2, 10 and 40 %
 of its training, 8 bits
 with a scale for each row, for comparing a network with its own past; `initial` is drawn again from the seed.
@@ -232,11 +232,9 @@ def _reflowed(text: str) -> str:
 
 def _txl_section(card: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> str:
     perplexity = card["test"]["perplexity"]
-    apart = card.get("test_without_memory")
     return _TXL.format(
         **{**_common(card), **config},
         test=perplexity,
-        without_memory=f"| test, empty memory | {apart['perplexity']:.2f} |\n" if apart else "",
         valid=card["history"][-1]["valid_perplexity"],
         streams=32,
         passages=", ".join(f"{value:.1f}" for value in card["passage_perplexities"]),
@@ -271,7 +269,6 @@ def _common(card: Mapping[str, Any]) -> dict[str, Any]:
         "n_weights": card["n_weights"],
         "minutes": card["seconds"] / 60,
         "device": card["device"],
-        "notes": card.get("notes", ""),
     }
 
 

@@ -99,11 +99,6 @@ def load_bundled(name: str, stage: str = "trained", *, folder: str | PathLike[st
     )
 
 
-def bundled_names() -> tuple[str, ...]:
-    """The networks whose weights this copy of headtree has."""
-    return tuple(name for name in _NAMES if (_HOME / name / "weights.safetensors").is_file())
-
-
 def build(config: Mapping[str, Any]) -> nn.Module:
     """The network of a configuration as it stands in files; its weights are still to be set."""
     if config["model_type"] == TransformerXLConfig.model_type:

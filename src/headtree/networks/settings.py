@@ -66,7 +66,7 @@ class Training:
 
 TXL_SMALL = Training(
     network="txl",
-    steps=15_000,
+    steps=12_000,
     batch=32,
     learning_rate=1e-3,
     weight_decay=0.1,
@@ -100,7 +100,7 @@ TXL_PAPER = Training(
 
 VIT_SMALL = Training(
     network="vit",
-    steps=22_000,
+    steps=17_000,
     batch=512,
     learning_rate=1e-3,
     weight_decay=0.05,

@@ -39,8 +39,7 @@ def demo(
     """Organize the two networks that come with headtree: a Transformer-XL and a ViT.
 
     Makes runs/demo-txl and runs/demo-vit in about a minute, without a network connection: attention of every head
-    on six inputs, its organization, measures, tables, figures and an interactive page. In a copy without their
-    weights, a pretrained BERT (all-MiniLM-L6-v2) stands in for them: runs/demo-minilm. Interrupted, it goes on
+    on six inputs, its organization, measures, tables, figures and an interactive page. Interrupted, it goes on
     where it stopped; done, it does nothing but repeat what was found.
     """
     with answering("demo"):

@@ -17,7 +17,7 @@ from headtree.claims.training import training_findings
 from headtree.claims.verdict import Finding
 from headtree.errors import InvalidValueError
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
-from headtree.networks.load import STAGES, bundled_names, load_bundled
+from headtree.networks.load import STAGES, load_bundled
 from headtree.pipeline.demo import demo_sources, pretrained_source
 from headtree.pipeline.make import Say, make_run, redraw
 from headtree.pipeline.models import BUNDLED, ModelSource
@@ -96,8 +96,7 @@ def into(document: Path, claims: Path) -> None:
 def _expanded(networks: Sequence[str]) -> list[str]:
     names: list[str] = []
     for name in networks:
-        own = list(BUNDLED) if set(bundled_names()) == set(BUNDLED) else ["minilm"]
-        names += own if name == "bundled" else [name]
+        names += BUNDLED if name == "bundled" else [name]
     return list(dict.fromkeys(names))
 
 
