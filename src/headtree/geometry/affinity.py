@@ -16,7 +16,9 @@ InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
 #: Entries of a slice that are multiplied at a time, in float64: cosines of equal slices are then 1 to rounding,
 #: whatever the array's dtype, and no tree is made from the difference.
-_ENTRIES_AT_A_TIME = 256
+_ENTRIES_AT_A_TIME = 1024
+#: Slices whose products with themselves and those before are made at a time: the others follow from symmetry.
+_SLICES_AT_A_TIME = 64
 
 
 def initial_affinity(
@@ -64,7 +66,8 @@ def _products(
     n = values.shape[axis]
     products = torch.zeros(n, n, dtype=torch.float64)
     for block in _blocks(values, axis):
-        products.addmm_(block, block.T)
+        _add_lower(products, block)
+    products = _mirrored(products)
     if missing is None or _checks.is_shared(missing, axis):
         share = 1.0 if missing is None else 1 - float(_checks.unshared(missing).double().mean())
         return products, products.diagonal()[:, None].expand(n, n), torch.full_like(products, share)
@@ -72,8 +75,20 @@ def _products(
     squares, present = _squares(values, missing)
     for block, here in zip(_blocks(squares, axis), _blocks(present, axis), strict=True):
         powers.addmm_(block, here.T)
-        common.addmm_(here, here.T)
-    return products, powers, common * n / present.numel()
+        _add_lower(common, here)
+    return products, powers, _mirrored(common) * n / present.numel()
+
+
+def _add_lower(total: Float[Tensor, "slice slice"], block: Float[Tensor, "slice entry"]) -> None:
+    """Add ``block @ block.T`` on and below the diagonal."""
+    for start in range(0, len(block), _SLICES_AT_A_TIME):
+        stop = start + _SLICES_AT_A_TIME
+        total[start:stop, :stop].addmm_(block[start:stop], block[:stop].T)
+
+
+def _mirrored(lower: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"]:
+    """The symmetric matrix of a lower triangle."""
+    return lower.tril() + lower.tril(-1).T
 
 
 def _squares(

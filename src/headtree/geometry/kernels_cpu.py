@@ -14,7 +14,8 @@ from headtree.geometry.instructions import (
     LANES,
     add_lanes,
     copy_lanes,
-    difference,
+    plus,
+    transpose_and_scale_lanes,
     transpose_lanes,
     use_wide_vectors,
 )
@@ -85,22 +86,22 @@ def _l1_4x4(x, i, j, start, end, one):  # type: ignore[no-untyped-def]
     for k in range(np.uint64(start), np.uint64(end)):
         x0, x1, x2, x3 = x[i0, k], x[i1, k], x[i2, k], x[i3, k]
         y0, y1, y2, y3 = x[j0, k], x[j1, k], x[j2, k], x[j3, k]
-        s00 += abs(difference(x0, y0, one))
-        s01 += abs(difference(x0, y1, one))
-        s02 += abs(difference(x0, y2, one))
-        s03 += abs(difference(x0, y3, one))
-        s10 += abs(difference(x1, y0, one))
-        s11 += abs(difference(x1, y1, one))
-        s12 += abs(difference(x1, y2, one))
-        s13 += abs(difference(x1, y3, one))
-        s20 += abs(difference(x2, y0, one))
-        s21 += abs(difference(x2, y1, one))
-        s22 += abs(difference(x2, y2, one))
-        s23 += abs(difference(x2, y3, one))
-        s30 += abs(difference(x3, y0, one))
-        s31 += abs(difference(x3, y1, one))
-        s32 += abs(difference(x3, y2, one))
-        s33 += abs(difference(x3, y3, one))
+        s00 = plus(s00, abs(x0 - y0), one)
+        s01 = plus(s01, abs(x0 - y1), one)
+        s02 = plus(s02, abs(x0 - y2), one)
+        s03 = plus(s03, abs(x0 - y3), one)
+        s10 = plus(s10, abs(x1 - y0), one)
+        s11 = plus(s11, abs(x1 - y1), one)
+        s12 = plus(s12, abs(x1 - y2), one)
+        s13 = plus(s13, abs(x1 - y3), one)
+        s20 = plus(s20, abs(x2 - y0), one)
+        s21 = plus(s21, abs(x2 - y1), one)
+        s22 = plus(s22, abs(x2 - y2), one)
+        s23 = plus(s23, abs(x2 - y3), one)
+        s30 = plus(s30, abs(x3 - y0), one)
+        s31 = plus(s31, abs(x3 - y1), one)
+        s32 = plus(s32, abs(x3 - y2), one)
+        s33 = plus(s33, abs(x3 - y3), one)
     return ((s00, s01, s02, s03), (s10, s11, s12, s13), (s20, s21, s22, s23), (s30, s31, s32, s33))
 
 
@@ -151,13 +152,7 @@ def _sum_band(  # type: ignore[no-untyped-def]
             else:
                 for k in range(len(sums)):
                     above[k] += sums[k]
-        begin = step * n_inner
-        _write(sums, n_band, n_inner, first, begin, out)
-        for i in range(first, first + n_band):
-            row_scale = scale[min(i, scale.shape[0] - 1), min(step, scale.shape[1] - 1)]
-            row = out[i, begin : begin + n_inner]
-            for k in range(n_inner):
-                row[k] *= factor[step] * row_scale[k]
+        _write(sums, n_band, first, factor[step], scale[:, min(step, scale.shape[1] - 1)], step * n_inner, out)
 
 
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
@@ -181,15 +176,19 @@ def _fetch(array, start, stride, n_band, leaf_offsets, sums):  # type: ignore[no
 
 
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
-def _write(sums, n_band, n_inner, first, begin, out):  # type: ignore[no-untyped-def]
-    """Write a band's sums next to each other, row by row."""
-    length, flat = out.shape[1], out.reshape(-1)
+def _write(sums, n_band, first, factor, scale, begin, out):  # type: ignore[no-untyped-def]
+    """Write a band's sums next to each other, row by row, times ``factor * scale``."""
+    n_inner, length, flat = scale.shape[1], out.shape[1], out.reshape(-1)
+    scale_stride = 0 if len(scale) == 1 else scale.strides[0] // scale.itemsize
     n_whole = n_inner // LANES * LANES if n_band == LANES else 0
     for k in range(0, n_whole, LANES):
-        transpose_lanes(sums, k * LANES, LANES, flat, first * length + begin + k, length)
+        place = first * length + begin + k, length
+        scale_place = first * scale_stride + k, scale_stride
+        transpose_and_scale_lanes(sums, k * LANES, flat, place, factor, scale, scale_place)
     for i in range(n_band):
+        row_scale = scale[min(first + i, len(scale) - 1)]
         for k in range(n_whole, n_inner):
-            out[first + i, begin + k] = sums[k * LANES + i]
+            out[first + i, begin + k] = sums[k * LANES + i] * (factor * row_scale[k])
 
 
 def add_magnitudes(
