@@ -66,7 +66,10 @@ def join_clusters(
     rounded, smallest, largest = rounded_distances(np.ascontiguousarray(distances, dtype=np.float64), _DIGITS)
     if smallest == largest:
         return np.zeros(n, dtype=np.int64), np.empty((0, 4), dtype=np.int64)
-    median = np.median(rounded)
+    # of the sorted distances only the two middle ones and the last of the nearest pairs are needed
+    places = [(n * n - 1) // 2, n * n // 2, min(_PAIRS_FIRST, n - 1) * n - 1]
+    low, high, nearest = np.partition(rounded, places, axis=None)[places]
+    median = (low + high) / 2
     if median == 0:
         median = np.median(rounded[np.isfinite(rounded) & (rounded > 0)])
     # Trials go by rising distance, row, column. Those at the median and beyond only matter if nothing was joined
@@ -76,8 +79,6 @@ def join_clusters(
         trials = [join_in_order(np.array([rounded.argmin()]), rounded, median / tree_constant, *state)]
     else:
         # most clusters find a partner among the nearest pairs: only the others' pairs are sorted further
-        place = min(_PAIRS_FIRST, n - 1) * n - 1
-        nearest = np.partition(rounded, place, axis=None)[place]
         trials = []
         for near in (rounded <= nearest, rounded > nearest):
             left = np.flatnonzero(near & (rounded < median) & state[2][:, None])

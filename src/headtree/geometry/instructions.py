@@ -100,9 +100,7 @@ def transpose_and_scale_lanes(typing_context, source, start, target, place, fact
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        reader, writer, weights = (
-            _Lanes(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 5)
-        )
+        reader, writer, weights = (_Lanes(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 5))
         (to, to_step), (weight, weight_step) = (cgutils.unpack_tuple(builder, arguments[i]) for i in (3, 6))
         lines = ir.Constant(arguments[1].type, LANES)
         rows = [reader.load(_line(builder, arguments[1], lines, i)) for i in range(LANES)]

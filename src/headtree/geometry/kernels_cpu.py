@@ -21,9 +21,9 @@ from headtree.geometry.instructions import (
 )
 from headtree.geometry.threads import for_each_task
 
-#: Rows of a tile of the distance matrix that one thread finishes, and features it reads at a time: eight rows of
-#: BLOCK float32 values stay in a core's first-level cache, two TILE × BLOCK blocks (256 KiB) in its second.
-TILE, BLOCK = 32, 1024
+#: Rows of a tile of the distance matrix that one thread finishes, and features it reads at a time: two TILE × BLOCK
+#: blocks of float32 (512 KiB) stay in a core's second-level cache, and sums of BLOCK terms keep their digits.
+TILE, BLOCK = 32, 2048
 
 
 # -- pairwise L1 ------------------------------------------------------------------------------------------------
