@@ -96,7 +96,8 @@ def transpose_lanes(typing_context, source, start, stride, target, target_start,
 def transpose_and_scale_lanes(typing_context, source, start, target, place, factor, scale, scale_place):  # type: ignore[no-untyped-def]
     """Copy a square of LANES × LANES neighbours, transposed and multiplied. Places are (start, stride).
 
-    ``target[place[0] + j * place[1] + i] = source[start + i * LANES + j] * (factor * scale[the same for its place])``.
+    ``target[place[0] + j * place[1] + i] = source[start + i * LANES + j] * (factor * weight)``, where the weight is
+    ``scale[scale_place[0] + j * scale_place[1] + i]``.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
