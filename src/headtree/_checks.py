@@ -61,7 +61,7 @@ def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
         raise InvalidValueError(f"{name} must not be empty, got shape {tuple(tensor.shape)}")
     low, high = (float(value) for value in torch.aminmax(tensor))
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise InvalidValueError(_non_finite(tensor, name, masked=False))
+        raise InvalidValueError(_non_finite(tensor, name, "remove them"))
     return tensor
 
 
@@ -105,7 +105,12 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
         tensor = tensor.masked_fill(missing, 0)
     low, high = (float(value) for value in torch.aminmax(tensor))
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise InvalidValueError(_non_finite(tensor, name, masked=missing is not None))
+        advice = (
+            "remove them, or pass a mask that is True where an entry is missing"
+            if missing is None
+            else "mask them as well"
+        )
+        raise InvalidValueError(_non_finite(tensor, name, advice))
     exponent = math.frexp(max(-low, high))[1]
     values = tensor * 2.0 ** max(-100, min(-exponent, 100))
     if abs(exponent) > 100:  # 2**-exponent itself may be out of range
@@ -162,10 +167,9 @@ def unshared(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
     return mask[tuple(slice(0, 1) if is_shared(mask, axis) else slice(None) for axis in range(mask.ndim))]
 
 
-def _non_finite(tensor: Tensor, name: str, masked: bool) -> str:
+def _non_finite(tensor: Tensor, name: str, advice: str) -> str:
     bad = ~torch.isfinite(tensor)
     first = tuple(int(i) for i in bad.nonzero()[0])
-    advice = "mask them as well" if masked else "remove them, or pass a mask that is True where an entry is missing"
     return (
         f"{name} must be finite, got {int(bad.sum())} entries that are NaN or infinite, the first "
         f"({float(tensor[first])}) at index {first}; {advice}"
@@ -189,7 +193,7 @@ def affinity_matrix(affinity: Any) -> Float[Tensor, "leaf leaf"]:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or 0 in matrix.shape:
         raise InvalidValueError(f"affinity must be a square matrix, got shape {tuple(matrix.shape)}")
     if not torch.isfinite(matrix).all():
-        raise InvalidValueError(_non_finite(matrix, "affinity", masked=True))
+        raise InvalidValueError(_non_finite(matrix, "affinity", "use 0 for points that have nothing in common"))
     if (matrix < 0).any():
         raise InvalidValueError(
             f"affinity must not be negative, got a smallest entry of {float(matrix.min()):.3g}; "

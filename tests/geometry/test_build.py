@@ -63,8 +63,7 @@ def test_permuting_points_permutes_the_tree(seed, n, binary):
     order = np.random.default_rng(seed + 1).permutation(n)
     grow = ht.binary_tree if binary else ht.flexible_tree
     tree, permuted = grow(affinity), grow(affinity[np.ix_(order, order)])
-    if not binary or n & (n - 1) == 0:  # odd folders give the extra leaf to the lower half, whose sign may turn
-        assert permuted == tree.take(order)
+    assert permuted == tree.take(order)
 
 
 def test_clear_clusters_become_folders():
@@ -86,10 +85,12 @@ def test_all_ones_is_one_flat_folder(grow, n):
     assert grow(np.ones((n, n))) == PartitionTree.flat(n)
 
 
+@pytest.mark.parametrize("grow", [ht.flexible_tree, ht.binary_tree])
 @pytest.mark.parametrize("n", [2, 3, 5, 40])
-def test_equidistant_points_are_one_flat_folder(n):
-    assert ht.flexible_tree(np.full((n, n), 0.3) + 0.7 * np.eye(n)) == PartitionTree.flat(n)
-    assert ht.flexible_tree(np.eye(n)) == PartitionTree.flat(n)
+def test_equidistant_points_are_one_flat_folder(grow, n):
+    assert grow(np.full((n, n), 0.3) + 0.7 * np.eye(n)) == PartitionTree.flat(n)
+    assert grow(np.eye(n)) == PartitionTree.flat(n)
+    assert grow(np.zeros((n, n))) == PartitionTree.flat(n)
 
 
 def test_isolated_points_have_one_answer():
@@ -112,6 +113,16 @@ def test_three_blocks_are_the_uppermost_folders():
     assert {frozenset(np.flatnonzero(labels == k)) for k in range(3)} <= folders
     order = np.random.default_rng(0).permutation(33)
     assert ht.flexible_tree(affinity[np.ix_(order, order)]) == tree.take(order)
+
+
+@pytest.mark.parametrize("sizes", [(10, 14, 9), (4, 1), (12, 3, 5, 7), (16, 1, 8)])
+def test_halves_of_a_disconnected_graph_do_not_depend_on_the_order_of_its_points(sizes):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    affinity = affinity_of(6, len(labels), "normal") * (labels[:, None] == labels)
+    tree = ht.binary_tree(affinity)
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(labels))
+        assert ht.binary_tree(affinity[np.ix_(order, order)]) == tree.take(order)
 
 
 @given(st.integers(2, 70), st.integers(0, 10**6))

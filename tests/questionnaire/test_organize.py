@@ -97,11 +97,12 @@ def test_same_on_every_run_and_number_of_threads():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(40, 30), (30, 24, 20), (9, 8, 10, 7)])
-def test_permuting_slices_permutes_trees(shape, dtype):
+@pytest.mark.parametrize("tree", ["flexible", "binary"])
+def test_permuting_slices_permutes_trees(shape, dtype, tree):
     rng = np.random.default_rng(5)
     x = rng.standard_normal(shape).astype(dtype)
     orders = [rng.permutation(n) for n in shape]
-    org, permuted = ht.organize_array(x), ht.organize_array(x[np.ix_(*orders)])
+    org, permuted = (ht.organize_array(y, ht.Questionnaire(tree=tree)) for y in (x, x[np.ix_(*orders)]))
     for axis, order in enumerate(orders):
         assert permuted.trees[axis] == org.trees[axis].take(order)
 
@@ -307,7 +308,7 @@ def test_a_slice_that_is_wholly_missing_stands_alone():
     org = ht.organize_array(x, mask=mask)
     assert np.isinf(org.distances[1][4, :4]).all()
     np.testing.assert_array_equal(org.affinities[1][4], np.eye(9)[4])
-    assert any("1 slices along axis1 are wholly missing" in note for note in org.status.notes)
+    assert any("along axis1, 1 slice wholly missing" in note for note in org.status.notes)
     present = np.delete(x, 4, axis=1)
     np.testing.assert_allclose(
         ht.tree_emd(present, 1, [org.trees[0], org.trees[2]]),

@@ -105,7 +105,8 @@ def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Genera
     Notes
     -----
     Leaves that the affinity cannot tell apart stay in one folder and become single leaves together: no tree is
-    made from noise.
+    made from noise. Leaves that tie in the first coordinate, as the parts of a disconnected graph do, are told apart by
+    the next ones.
     """
     balance = _checks.positive(balance, "balance")
     if balance < 1:
@@ -139,8 +140,8 @@ def _split(
     if n <= 2:
         return np.arange(n)
     index = torch.from_numpy(leaves)
-    pairs = spectrum(affinity[index][:, index], n_pairs=2)
-    if pairs.functions.shape[1] == 0:
+    order = _along_first_coordinate(spectrum(affinity[index][:, index]))
+    if order is None:
         return np.arange(n)
     position = (n + 1) // 2
     if balance > 1:
@@ -148,7 +149,36 @@ def _split(
         allowed = sizes[np.maximum(sizes, n - sizes) <= balance * np.minimum(sizes, n - sizes)]
         position = int(rng.choice(allowed)) if len(allowed) else position
     part = np.ones(n, dtype=np.int64)
-    coordinate = pairs.functions[:, 0].numpy()
-    coordinate = np.round(coordinate / np.abs(coordinate).max(), _DIGITS)
-    part[np.argsort(coordinate, kind="stable")[:position]] = 0
+    part[order[:position]] = 0
     return part
+
+
+def _along_first_coordinate(pairs: Spectrum) -> Int[np.ndarray, " leaf"] | None:
+    """Leaves by rising first coordinate, ties by the next ones; None if the first cannot tell any two apart."""
+    n, n_pairs = pairs.functions.shape
+    coordinates: list[Float[np.ndarray, " leaf"]] = []
+    while len(coordinates) < n_pairs and len(set(zip(*coordinates, strict=True))) < n:
+        group = pairs.functions[:, pairs.same_modulus(len(coordinates))].numpy()
+        if not coordinates and group.shape[1] > 1:
+            points = np.ascontiguousarray(group.T)
+            _, smallest, largest = rounded_distances(mean_distances(points, np.arange(n)), _DIGITS)
+            if smallest == largest:
+                return None
+        coordinates += _basis_of_its_own(group)
+    return np.lexsort(coordinates[::-1]) if coordinates else None
+
+
+def _basis_of_its_own(functions: Float[np.ndarray, "leaf pair"]) -> list[Float[np.ndarray, " leaf"]]:
+    """Coordinates in a basis that depends on what `functions` span, and not on which functions a solver returned.
+
+    Each axis points to the leaf that is farthest off the axes before. A single function stays as it is.
+    """
+    coordinates = []
+    rest = functions / np.linalg.norm(functions, axis=1).max()
+    for _ in range(functions.shape[1]):
+        axis = rest[np.round(np.linalg.norm(rest, axis=1), _DIGITS).argmax()]
+        axis = axis / (np.linalg.norm(axis) or 1.0)
+        coordinate = rest @ axis
+        rest = rest - np.outer(coordinate, axis)
+        coordinates.append(np.round(coordinate, _DIGITS))
+    return coordinates

@@ -29,6 +29,11 @@ class Spectrum:
     eigenvalues: Float[Tensor, " pair"]
     functions: Float[Tensor, "leaf pair"]
 
+    def same_modulus(self, first: int) -> slice:
+        """Pairs from the first on whose eigenvalues have its modulus: a solver returns any basis of their space."""
+        moduli = self.eigenvalues[first:].abs()
+        return slice(first, first + int((moduli >= moduli[0] * (1 - _SAME)).sum()))
+
 
 def spectrum(affinity: Float[Tensor, "leaf leaf"], n_pairs: int = _PAIRS) -> Spectrum:
     """Eigenpairs of the symmetric Markov matrix of a checked affinity, the trivial pair left out.

@@ -167,7 +167,8 @@ class _Loop:
             others = [i for i in range(missing.ndim) if i != axis]
             n_hidden = int(_checks.unshared(missing).amin(dim=others).sum())
             if n_hidden:
-                self.notes[f"{n_hidden} slices along {name} are wholly missing and stand alone"] = None
+                which = "1 slice" if n_hidden == 1 else f"{n_hidden} slices"
+                self.notes[f"along {name}, {which} wholly missing: affinity 0 with all others"] = None
 
 
 def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:
