@@ -105,8 +105,8 @@ def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Genera
     Notes
     -----
     Leaves that the affinity cannot tell apart stay in one folder and become single leaves together: no tree is
-    made from noise. Leaves that tie in the first coordinate, as the parts of a disconnected graph do, are told apart by
-    the next ones.
+    made from noise. Leaves that tie in the first coordinate, as the parts of a disconnected graph do, are told
+    apart by the next ones.
     """
     balance = _checks.positive(balance, "balance")
     if balance < 1:
