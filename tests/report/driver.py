@@ -1,20 +1,20 @@
 """The page in a real browser: where things are on the screen, and real clicks on them."""
 
-import contextlib
-
 
 class Driver:
     """One tab with a page; collects what must not happen."""
 
-    def __init__(self, context, path, fragment="", **_):
+    def __init__(self, context, path, fragment=""):
         self.tab = context.new_page()
+        self.tab.set_default_timeout(60_000)  # a loaded machine is slow
+        self.tab.emulate_media(reduced_motion="reduce")  # a page that still scrolls has nothing in its place
         self.errors, self.requests = [], []
         self.tab.on("console", self._console)
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
         self.tab.on("request", self._request)
-        self.tab.goto(path.as_uri() + fragment, timeout=60_000)
-        self.tab.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+        self.tab.goto(path.as_uri() + fragment)
+        self.tab.wait_for_selector("html[data-ready][data-settled]", state="attached")
 
     def _console(self, message):
         if message.type in ("error", "warning"):
@@ -29,14 +29,34 @@ class Driver:
         return self.tab.evaluate(expression, *arguments)
 
     def wait(self, expression):
-        self.tab.wait_for_function(expression, timeout=60_000)
+        self.tab.wait_for_function(expression)
+
+    def settled(self):
+        """Wait until the page says that nothing is under way."""
+        self.wait("() => 'settled' in document.documentElement.dataset")
 
     def drawn(self, card):
-        """Scroll to a card and wait until its plot is there and still."""
+        """Scroll to a card and wait until its plot shows what is chosen, in a place where it stays."""
         self.tab.locator(f"section:has(#{card})").scroll_into_view_if_needed()
-        self.wait(f"() => HT.plots.cards.some(c => c.id === '{card}' && c.view)")
+        self.wait(
+            f"""() => HT.plots.cards.some(c => c.id === '{card}' && c.view) &&
+                !document.getElementById('{card}').closest('section').hasAttribute('data-due')"""
+        )
+        self.settled()
         self.tab.locator(f"#{card}-plot").scroll_into_view_if_needed()
-        self.tab.wait_for_timeout(60)
+        self.js(
+            """async id => {
+                const {dataset} = document.documentElement, plot = document.getElementById(id);
+                let last = "";
+                for (let same = 0; same < 3;) {
+                    await new Promise(requestAnimationFrame);
+                    const now = JSON.stringify(plot.getBoundingClientRect());
+                    same = now === last && "settled" in dataset ? same + 1 : 0;
+                    last = now;
+                }
+            }""",
+            f"{card}-plot",
+        )
 
     def open_table(self, card):
         """Unfold the table of a plot; it is filled when it opens."""
@@ -57,29 +77,20 @@ class Driver:
 
     def click(self, card, x, y, shift=False):
         place = self.place(card, x, y)
-        before = self.selected()["text"]
-        for _ in range(3 if shift else 1):  # a loaded machine may lose a click that follows another at once
-            with self._held("Shift" if shift else None):
-                self.tab.mouse.move(*place)
-                self.tab.mouse.click(*place)
-            self.tab.wait_for_timeout(700 if shift else 80)
-            if self.selected()["text"] != before:
-                break
-
-    @contextlib.contextmanager
-    def _held(self, key):
-        if key:
-            self.tab.keyboard.down(key)
-        yield
-        if key:
-            self.tab.keyboard.up(key)
+        if shift:
+            self.tab.keyboard.down("Shift")
+        self.tab.mouse.click(*place)
+        if shift:
+            self.tab.keyboard.up("Shift")
+        self.settled()
 
     def hover(self, card, x, y):
         """The words under the pointer."""
-        px, py = self.place(card, x, y)
-        self.tab.mouse.move(px - 2, py)
-        self.tab.mouse.move(px, py)
-        self.tab.wait_for_selector("#tooltip:not([hidden])")
+        place = self.place(card, x, y)
+        self.tab.mouse.move(0, 0)
+        self.tab.wait_for_selector("#tooltip", state="hidden")
+        self.tab.mouse.move(*place)
+        self.tab.wait_for_selector("#tooltip", state="visible")
         return self.tab.locator("#tooltip").inner_text()
 
     def map_click(self, head, shift=False):
@@ -131,10 +142,9 @@ class Driver:
     def shows(self, heads):
         """Whether every view shows exactly these heads as selected."""
         count = f"{len(heads)} head{'s' if len(heads) > 1 else ''} selected" if heads else "No head selected"
-        for _ in range(50):  # a slow machine may take a while to draw
-            found = self.selected()
-            text = found.pop("text")
-            if text.startswith(count) and found == dict.fromkeys(found, sorted(heads)):
-                return True
-            self.tab.wait_for_timeout(100)
-        raise AssertionError(f"{text}: {found}, expected {sorted(heads)}")
+        self.settled()
+        found = self.selected()
+        text = found.pop("text")
+        if not text.startswith(count) or found != dict.fromkeys(found, sorted(heads)):
+            raise AssertionError(f"{text}: {found}, expected {sorted(heads)}")
+        return True

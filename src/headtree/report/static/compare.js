@@ -348,10 +348,10 @@ HT.compare = (() => {
     pair.append(...slots.map(slot => slot.element));
     pair.after(entropies.element);
 
-    async function update() {
+    async function update(isOutdated) {
       const state = HT.state.get();
       const part = state.input < net.nShown ? await HT.data.part(`input_${state.input}`) : null;
-      if (state !== HT.state.get()) return;  // something newer is on its way
+      if (isOutdated()) return;
       const chosen = heads(net);
       pair.classList.toggle("one", chosen.length < 2);
       levels.forEach((select, axis) => {
@@ -370,7 +370,10 @@ HT.compare = (() => {
         const reason = state.selected.length ? "" : "No head is selected; this one has the highest entropy. ";
         slot.about.textContent = reason + net.facts(chosen[s]);
         explain(net, slot);
-        for (const item of slot.cards) await item.redraw();
+        for (const item of slot.cards) {
+          await item.redraw();
+          if (isOutdated()) return;
+        }
       }
       await entropies.redraw();
       entropies.refresh();

@@ -2,6 +2,19 @@
 /* The parts of the page's data: base64, deflated; JSON text and typed arrays. */
 const HT = {};
 
+/** Count a promise as work under way; while there is none, the page says so: `html[data-settled]`. */
+HT.track = (() => {
+  const {dataset} = document.documentElement;
+  let n = 0;
+  return promise => {
+    n += 1;
+    delete dataset.settled;
+    const done = () => { n -= 1; if (n === 0) dataset.settled = ""; };
+    promise.then(done, done);
+    return promise;
+  };
+})();
+
 HT.data = (() => {
   const TYPES = {
     uint8: Uint8Array, uint16: Uint16Array, int32: Int32Array, float32: Float32Array, float64: Float64Array,

@@ -22,7 +22,7 @@ HT.download = (() => {
     document.body.append(host);
     try {
       const view = await Bokeh.Plotting.show(card.draw("svg"), host);
-      await new Promise(resolve => setTimeout(resolve, 50));
+      await HT.plots.still(view);
       save(name, await view.export("svg").to_blob());
       view.remove();
     } finally {

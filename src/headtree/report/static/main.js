@@ -46,14 +46,29 @@
     return net;
   }
 
-  /** Run `update` after a change of the state, once its section is near the screen and the selection is drawn. */
+  /**
+   * Run `update` after a change of the state, once its section is near the screen and the selection is drawn; it may
+   * end early when the function that it is given says that something newer waits. Until then the section is
+   * `[data-due]`.
+   */
   HT.later = (section, keys, update) => {
-    let near = false, due = true, timer = null;
+    let near = false, due = true, isRunning = false;
+    const work = async () => {
+      isRunning = true;
+      try {
+        while (near && due) {
+          await new Promise(resolve => setTimeout(resolve, 30));
+          due = false;
+          await update(() => due);
+        }
+      } finally {
+        isRunning = false;
+        section.toggleAttribute("data-due", due);
+      }
+    };
     const go = () => {
-      if (!near || !due) return;
-      due = false;
-      clearTimeout(timer);
-      timer = setTimeout(update, 30);
+      if (due) section.toggleAttribute("data-due", true);
+      if (near && due && !isRunning) HT.track(work());
     };
     new IntersectionObserver(entries => {
       near = entries.at(-1).isIntersecting;
@@ -134,13 +149,13 @@
     HT.sections.optional(net, (await HT.data.part("sections")).text.sections);
     document.querySelectorAll("[data-scroll]").forEach(link => link.addEventListener("click", event => {
       event.preventDefault();
-      byId(link.dataset.scroll).scrollIntoView({behavior: "smooth"});
+      byId(link.dataset.scroll).scrollIntoView();
     }));
-    document.documentElement.dataset.ready = "";
     HT.network = net;
+    document.documentElement.dataset.ready = "";
   }
 
-  begin().catch(error => {
+  HT.track(begin()).catch(error => {
     byId("summary").textContent = `This page could not be shown: ${error.message}. It needs a browser of 2023 or later.`;
     throw error;
   });

@@ -5,6 +5,7 @@ HT.plots = (() => {
   let queue = Promise.resolve();
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";
   const NARROW = 600;  // pixels
+  const DRAG = 5;  // pixels between press and release from which Bokeh takes them for a drag
 
   function colour(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -55,6 +56,50 @@ HT.plots = (() => {
   }
 
   /**
+   * When a view has been painted and its axes have found their widths: each paint may ask for another. Bokeh forgets
+   * to keep its promise of a paint that it replaces by another, which is why there is an end to waiting for one.
+   */
+  async function still(view) {
+    const patience = () => new Promise(resolve => setTimeout(resolve, 500));
+    let last = null;
+    while (last !== view.ready) {
+      last = view.ready;
+      await Promise.race([last, patience()]);
+      await new Promise(requestAnimationFrame);
+    }
+  }
+
+  /** What a plot shows at the place of an event, in the plot's own numbers; null outside its frame. */
+  function placeOf(event, view) {
+    if (!view) return null;
+    const box = view.canvas_view.el.getBoundingClientRect();
+    const [sx, sy] = [event.clientX - box.x, event.clientY - box.y];
+    if (!view.frame.bbox.contains(sx, sy)) return null;
+    return [view.frame.x_scale.invert(sx), view.frame.y_scale.invert(sy)];
+  }
+
+  /**
+   * Say what is under the pointer, and take clicks. The browser's own events are listened to, not Bokeh's gestures:
+   * for these, a second click within 0.3 s, wherever it is, is a double tap and no tap, so that it would be lost.
+   */
+  function listen(self, over, tapped) {
+    let down = null;
+    const show = event => {
+      const place = placeOf(event, self.view);
+      hint(event, place && over ? over(...place) : null);
+      return place;
+    };
+    self.target.addEventListener("pointerdown", event => { down = event; }, true);
+    self.target.addEventListener("pointermove", event => { if (!event.buttons) show(event); }, true);
+    self.target.addEventListener("pointerleave", () => hint(null, null));
+    self.target.addEventListener("click", event => {
+      const isDrag = down && Math.hypot(event.clientX - down.clientX, event.clientY - down.clientY) > DRAG;
+      const place = isDrag ? null : show(event);
+      if (place && tapped) tapped(...place, event.shiftKey);
+    }, true);
+  }
+
+  /**
    * A card with a heading, a sentence, controls, a plot and its downloads.
    * `draw(backend)` returns a figure or null; it is called again for another theme or file format.
    * `over(x, y)` returns what to say about a place, `tapped(x, y, add)` is called on a click.
@@ -72,14 +117,7 @@ HT.plots = (() => {
     self.element = el("article", {class: "card", id, "aria-labelledby": `${id}-title`},
       el("div", {class: "card-head"}, heading, el("div", {class: "downloads"}, ...buttons)),
       self.sentence, ...(controls.length ? [el("div", {class: "controls"}, ...controls)] : []), target, ...after);
-    let pointer = null;
-    target.addEventListener("pointermove", event => { pointer = event; }, true);
-    target.addEventListener("pointerdown", event => { pointer = event; }, true);
-    target.addEventListener("pointerleave", () => hint(null, null));
-    const place = event => {
-      const inside = Number.isFinite(event.x) && Number.isFinite(event.y);
-      hint(pointer, inside && over ? over(event.x, event.y, self) : null);
-    };
+    listen(self, over, tapped);
 
     async function drawNow() {
       self.isWaiting = false;
@@ -90,15 +128,6 @@ HT.plots = (() => {
       self.figure = fig;
       self.view = null;
       if (fig) {
-        if (over) {
-          fig.on_event("mousemove", place);
-          fig.on_event("mouseleave", () => hint(null, null));
-        }
-        if (tapped) {  // a click that lasts is a press to Bokeh
-          for (const kind of ["tap", "press"]) {
-            fig.on_event(kind, event => { place(event); tapped(event.x, event.y, event.modifiers.shift); });
-          }
-        }
         target.style.minHeight = `${fig.height}px`;
         const host = el("div");
         const view = await Bokeh.Plotting.show(fig, host);
@@ -117,6 +146,7 @@ HT.plots = (() => {
       if (!self.isWaiting) {
         self.isWaiting = true;
         queue = queue.then(drawNow).catch(error => { setTimeout(() => { throw error; }); });
+        HT.track(queue.then(() => self.view && still(self.view)));
       }
       return queue;
     };
@@ -128,5 +158,5 @@ HT.plots = (() => {
   const redrawAll = () => Promise.all(cards.filter(item => item.figure && item.element.isConnected)
     .map(item => item.redraw()));
 
-  return {cards, card, figure, bar, colour, redrawAll, isNarrow, FONT};
+  return {cards, card, figure, bar, colour, redrawAll, isNarrow, still, FONT};
 })();

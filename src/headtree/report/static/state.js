@@ -23,7 +23,9 @@ HT.state = (() => {
     const later = () => {
       if (isDue) return;
       isDue = true;
-      requestAnimationFrame(() => setTimeout(() => { isDue = false; listener(state); }));
+      HT.track(new Promise(resolve => {
+        requestAnimationFrame(() => setTimeout(() => { isDue = false; resolve(); listener(state); }));
+      }));
     };
     listeners.push({keys, listener: late ? later : listener});
     listener(state);
