@@ -17,6 +17,8 @@ def test_folders_are_described_as_people_would():
     assert folder_words([0, 1, 2, 3], HEADS, ["a", "b", "c", ""]) == "4 heads, layer 0, mixed roles"
     assert folder_words([6, 7, 8, 9], HEADS, roles) == "4 heads, layers 1-2, mostly previous token"
     assert folder_words([3, 4], HEADS, roles) == "2 heads, layers 0-1, no role"
+    assert folder_words([0, 4, 9, 20], HEADS, roles) == "4 heads, layers 0-2, 5, mostly previous token"
+    assert folder_words([0, 8], HEADS, None) == "2 heads, layers 0 and 2"
 
 
 def test_a_row_for_every_folder_of_several_heads():

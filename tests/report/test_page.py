@@ -92,13 +92,16 @@ def test_a_head_chosen_in_the_grid_is_chosen_everywhere(page, run):
     assert page.shows([13])
 
 
-def test_a_box_on_the_grid_chooses_a_layer(page):
+@pytest.mark.parametrize("pause", [0, 400], ids=["at once", "after a pause"])
+def test_a_box_on_the_grid_chooses_a_layer(page, pause):
     page.drawn("grid")
     page.tab.locator("#grid-plot").get_by_title("Box Select").click()
-    page.tab.mouse.move(*page.place("grid", -0.55, 1.55))
+    start, middle, end = (page.place("grid", *place) for place in ((-0.55, 1.55), (2, 1), (4.55, 0.5)))
+    page.tab.mouse.move(*start)
     page.tab.mouse.down()
-    page.tab.mouse.move(*page.place("grid", 2, 1), steps=3)
-    page.tab.mouse.move(*page.place("grid", 4.55, 0.5), steps=3)
+    page.tab.wait_for_timeout(pause)  # what Bokeh would take for a press
+    page.tab.mouse.move(*middle, steps=3)
+    page.tab.mouse.move(*end, steps=3)
     page.tab.mouse.up()
     assert page.shows([5, 6, 7, 8, 9])
 
@@ -150,7 +153,7 @@ def test_rows_of_the_table_choose_heads_by_keyboard(page):
 
 def test_folders_in_words_choose_heads(page, run):
     words = page.tab.locator("#folders summary").first.inner_text()
-    assert words.startswith("20 heads of layers 0–3.")
+    assert words.startswith("20 heads, layers 0-3")
     inner = page.tab.locator("#folders .inside details summary").first
     n = int(re.match(r"(\d+) heads", inner.inner_text())[1])
     inner.get_by_role("button").click()
@@ -190,7 +193,7 @@ def test_hover_names_heads_and_their_numbers(page, run):
     text = page.hover("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
     assert text.startswith("L3H2 and L0H3\naffinity")
     text = page.hover("tree", 10, page.js("() => 1.5 + Math.log2(20)"))
-    assert text.startswith("Folder of 20 heads\n20 heads of layers")
+    assert text.startswith("Folder of 20 heads\n20 heads, layers")
 
 
 def test_two_heads_side_by_side(page, run):

@@ -66,21 +66,24 @@ def describe_folders(tree: PartitionTree | Consensus, heads: Sequence[HeadId], r
     return pd.DataFrame(rows, columns=[*columns, "heads"])
 
 
-def folder_words(leaves: Iterable[int], heads: Sequence[HeadId], roles: Sequence[str]) -> str:
-    """A set of heads in a phrase: how many, in which layers, doing what."""
+def folder_words(leaves: Iterable[int], heads: Sequence[HeadId], roles: Sequence[str] | None) -> str:
+    """A set of heads in a phrase: how many, in which layers, and, where roles are known, doing what."""
     places = [int(leaf) for leaf in leaves]
+    number = "1 head" if len(places) == 1 else f"{len(places)} heads"
+    phrase = f"{number}, {_layer_words(sorted({heads[place].layer for place in places}))}"
+    return phrase if roles is None else f"{phrase}, {_role_words(places, roles)}"
+
+
+def _role_words(places: Sequence[int], roles: Sequence[str]) -> str:
     role, share = _main_role([roles[place] for place in places])
     if share >= _NEARLY_ALL:
-        what = role
-    elif share >= _HALF:
-        what = f"mostly {role}"
-    elif not role:
-        what = "no role"
-    else:
-        n_without = sum(not roles[place] for place in places)
-        what = "mostly no role" if n_without >= _HALF * len(places) else "mixed roles"
-    number = "1 head" if len(places) == 1 else f"{len(places)} heads"
-    return f"{number}, {_layer_words(sorted({heads[place].layer for place in places}))}, {what}"
+        return role
+    if share >= _HALF:
+        return f"mostly {role}"
+    if not role:
+        return "no role"
+    n_without = sum(not roles[place] for place in places)
+    return "mostly no role" if n_without >= _HALF * len(places) else "mixed roles"
 
 
 def _main_role(roles: Sequence[str]) -> tuple[str, float]:
@@ -93,8 +96,14 @@ def _main_role(roles: Sequence[str]) -> tuple[str, float]:
 
 
 def _layer_words(layers: Sequence[int]) -> str:
+    """Sorted numbers of layers: "layer 3", "layers 0 and 5", "layers 0-2, 7"."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     if len(layers) == 1:
-        return f"layer {layers[0]}"
-    if len(layers) == 2 and layers[1] > layers[0] + 1:
-        return f"layers {layers[0]} and {layers[1]}"
-    return f"layers {layers[0]}-{layers[-1]}"
+        return f"layer {parts[0]}"
+    return f"layers {' and '.join(parts) if len(layers) == 2 else ', '.join(parts)}"

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, UInt8
 
 from headtree.measures.stability import stability
 from headtree.questionnaire.organization import Organization
-from headtree.report.page_words import folder_words
+from headtree.report.page_words import folder_sentences
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
@@ -86,7 +86,7 @@ def _tree(
     members = [np.flatnonzero(tree.nodes[folders.level[i]] == folders.node[i]) for i in inner]
     number = {int(folder): i for i, folder in enumerate(inner)}
     codes, low, high = _affinity_codes(affinity, order)
-    text = {"words": [folder_words(table, heads) for heads in members], "affinity": [low, high]}
+    text = {"words": folder_sentences(table, members), "affinity": [low, high]}
     arrays = {
         "order": order.astype(np.int32),
         "start": np.array([place[heads].min() for heads in members], dtype=np.int32),

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from headtree.attention.tensor import AttentionTensor
-from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.report.page_core import core, representatives, shortened
 from headtree.report.page_details import N_COEFFICIENTS, N_TERM_BLOCKS, TERMS, Details, details
@@ -108,13 +107,11 @@ def _first_that_fits(material: _Material, room: int) -> tuple[Plan, list[str]]:
 def _parts(material: _Material, plan: Plan, room: int | None) -> list[str]:
     """The part of each input; they end early once they take more than the room."""
     parts: list[str] = []
-    with progress("page", plan.n_inputs) as step:
-        for i in range(plan.n_inputs):
-            parts.append(material.part(plan, i))
-            step("")
-            if room is not None and sum(map(len, parts)) * plan.n_inputs > room * (i + 1) * _SLACK:
-                parts.append(" " * room)  # the inputs to come would not fit either
-                break
+    for i in range(plan.n_inputs):
+        parts.append(material.part(plan, i))
+        if room is not None and sum(map(len, parts)) * plan.n_inputs > room * (i + 1) * _SLACK:
+            parts.append(" " * room)  # the inputs to come would not fit either
+            break
     return parts
 
 

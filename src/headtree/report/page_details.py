@@ -15,6 +15,7 @@ from headtree.attention.tensor import AttentionTensor
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.measures.inputs import filled
+from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.report.page_tiles import Blocks, block_means, folder_blocks
 
@@ -65,16 +66,19 @@ def details(att: AttentionTensor, org: Organization, heads: Sequence[int]) -> De
     columns = folder_blocks(column_tree, org.order(2), N_TERM_BLOCKS)
     parts: list[dict[str, Any]] = []
     n_filled = 0
-    for start in range(0, len(heads), _HEADS_AT_A_TIME):
-        part = _heads_of(att, heads[start : start + _HEADS_AT_A_TIME])
-        full = filled(part)
-        n_filled += full.n_filled
-        parts.append(
-            {
-                **_coefficients(full.values, basis, coarsest, octave_of),
-                **_terms(_logits(part), org, rows, columns),
-            }
-        )
+    starts = range(0, len(heads), _HEADS_AT_A_TIME)
+    with progress("coefficients and terms", len(starts)) as step:
+        for start in starts:
+            part = _heads_of(att, heads[start : start + _HEADS_AT_A_TIME])
+            full = filled(part)
+            n_filled += full.n_filled
+            parts.append(
+                {
+                    **_coefficients(full.values, basis, coarsest, octave_of),
+                    **_terms(_logits(part), org, rows, columns),
+                }
+            )
+            step("")
     return Details(
         heads=np.asarray(heads, dtype=np.int64),
         support=basis.support(coarsest),

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from headtree.attention.tensor import AttentionTensor
+from headtree.progress import progress
 from headtree.trees.tree import PartitionTree
 
 #: Code of a cell in which every entry is missing; values have the codes below.
@@ -98,11 +99,14 @@ def tiles(att: AttentionTensor, pairs: Sequence[tuple[Blocks, Blocks]]) -> list[
     """Averages over each pair of row and column blocks; a tensor on disk is read once, some heads at a time."""
     parts: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in pairs]
     per_part = max(1, _ENTRIES_AT_A_TIME // (att.shape[1] * att.shape[2]))
-    for start in range(0, att.shape[0], per_part):
-        heads = slice(start, start + per_part)
-        values, mask = att.block(heads).numpy(), _mask(att.mask, heads)
-        for part, (rows, columns) in zip(parts, pairs, strict=True):
-            part.append(block_means(values, mask, rows, columns))
+    starts = range(0, att.shape[0], per_part)
+    with progress("averaging matrices", len(starts)) as step:
+        for start in starts:
+            heads = slice(start, start + per_part)
+            values, mask = att.block(heads).numpy(), _mask(att.mask, heads)
+            for part, (rows, columns) in zip(parts, pairs, strict=True):
+                part.append(block_means(values, mask, rows, columns))
+            step("")
     result = []
     for part, (rows, columns) in zip(parts, pairs, strict=True):
         means, present = (np.concatenate(arrays) for arrays in zip(*part, strict=True))
@@ -128,13 +132,18 @@ def block_means(
         sums = _sums(values, rows, columns)
         present = np.broadcast_to(np.multiply.outer(rows.sizes, columns.sizes), sums.shape)
     else:
-        sums, present = _sums(np.where(mask, 0, values), rows, columns), _sums(~mask, rows, columns)
+        sums = _sums(np.where(mask, 0, values), rows, columns)
+        different = mask if (mask != mask[:1]).any() else mask[:1]  # most often all heads lack the same entries
+        present = np.broadcast_to(_sums(~different, rows, columns), sums.shape)
     return _means(sums, present), present.astype(np.float32)
 
 
 def _sums(values: np.ndarray, rows: Blocks, columns: Blocks) -> Float[np.ndarray, "head row column"]:
-    by_column = np.add.reduceat(values[:, :, columns.order], columns.starts, axis=2, dtype=np.float64)
-    return np.asarray(np.add.reduceat(by_column[:, rows.order], rows.starts, axis=1))
+    """Rows first: whole rows are added where they lie in memory, and little is left for the columns."""
+    by_row = np.empty((len(values), len(rows.starts), values.shape[2]))
+    for block, own in enumerate(np.split(rows.order, rows.starts[1:])):
+        values[:, own].sum(axis=1, dtype=np.float64, out=by_row[:, block])
+    return np.asarray(np.add.reduceat(by_row[:, :, columns.order], columns.starts, axis=2))
 
 
 def _means(sums: np.ndarray, present: np.ndarray) -> Float[np.ndarray, "head row column"]:

@@ -1,13 +1,16 @@
-"""What the heads of a folder have in common, in words."""
+"""What the heads of a folder have in common, in sentences."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from headtree.attention.tensor import HeadId
+from headtree.measures.folders import folder_words
 
 #: Columns that say where a head is, or that are said in another way.
 _OWN_WORDS = ("layer", "head", "family", "entropy", "entropy_rank", "place_in_tree", "top_count", "bottom_count")
@@ -16,59 +19,38 @@ _OWN_WORDS = ("layer", "head", "family", "entropy", "entropy_rank", "place_in_tr
 #: and spread at most this share of what all heads spread.
 _FAR, _NARROW = 0.8, 0.6
 
-#: Share of a folder's heads that must have a word in common for it to be said.
-_MOST = 0.5
+#: Measures that are named, at most.
+_N_MEASURES = 2
 
 
-def folder_words(table: Any, heads: Int[np.ndarray, " head_of_folder"]) -> str:
-    """One or two sentences on the heads of a folder.
+def folder_sentences(table: Any, folders: Sequence[Int[np.ndarray, " head_of_folder"]]) -> list[str]:
+    """Of each folder one or two sentences on its heads.
 
     Parameters
     ----------
     table : DataFrame
-        A row per head of the network, with at least ``layer``; ``entropy_rank``, numeric measures and columns of
-        words (roles) are used if they are there.
-    heads : integers
-        Rows of the folder.
+        A row per head of the network, with at least ``layer`` and ``head``; ``role``, ``entropy_rank`` and numeric
+        measures are used if they are there.
+    folders : sequence of integers
+        Rows of each folder.
     """
-    parts = [
-        _layers(table["layer"].to_numpy()[heads]),
-        _entropy(table, heads),
-        *_roles(table, heads),
-        *_measures(table, heads),
+    heads = [HeadId(int(a), int(b)) for a, b in zip(table["layer"], table["head"], strict=True)]
+    roles = None
+    if "role" in table:
+        roles = [_short(role) if isinstance(role, str) else "" for role in table["role"]]  # a head of none has NaN
+    ranks = table["entropy_rank"].to_numpy(dtype=float) if "entropy_rank" in table else np.full(len(heads), np.nan)
+    measures = _measures(table)
+    return [
+        " ".join(
+            part
+            for part in (f"{folder_words(own, heads, roles)}.", _entropy(ranks, own), *_standing(measures, own))
+            if part
+        )
+        for own in folders
     ]
-    return " ".join(part for part in parts if part)
 
 
-def _layers(layers: Int[np.ndarray, " head_of_folder"]) -> str:
-    counts = Counter(layers.tolist())
-    n = len(layers)
-    if len(counts) == 1:
-        return f"{_heads(n)} of layer {layers[0]}."
-    common, most = counts.most_common(1)[0]
-    emphasis = f", {most} of them in layer {common}" if most > n / 2 else ""
-    return f"{_heads(n)} of layers {_ranges(sorted(counts))}{emphasis}."
-
-
-def _heads(n: int) -> str:
-    return "1 head" if n == 1 else f"{n} heads"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 7 as "1–3, 7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-
-
-def _entropy(table: Any, heads: Int[np.ndarray, " head_of_folder"]) -> str:
-    if "entropy_rank" not in table:
-        return ""
-    ranks = table["entropy_rank"].to_numpy(dtype=float)
+def _entropy(ranks: Float[np.ndarray, " head"], heads: Int[np.ndarray, " head_of_folder"]) -> str:
     own = ranks[heads]
     if not np.isfinite(own).all() or len(heads) == len(ranks):
         return ""
@@ -87,45 +69,50 @@ def _entropy(table: Any, heads: Int[np.ndarray, " head_of_folder"]) -> str:
     return f"Entropy {word} ({place} of {n})."
 
 
-def _roles(table: Any, heads: Int[np.ndarray, " head_of_folder"]) -> list[str]:
-    said = []
-    for column in table.columns:
-        if column == "name" or table[column].dtype.kind in "fiub":
+@dataclass(frozen=True, eq=False)
+class _Measures:
+    """Measures of all heads with what those of a folder are compared with."""
+
+    titles: list[str]
+    values: Float[np.ndarray, "head measure"]
+    mean: Float[np.ndarray, " measure"]
+    spread: Float[np.ndarray, " measure"]
+
+
+def _measures(table: Any) -> _Measures:
+    """The numeric columns that vary."""
+    titles, values, means, spreads = [], [], [], []
+    for name in table.columns:
+        column = table[name]
+        if name in _OWN_WORDS or name.startswith(("coordinate_", "entropy_")) or column.dtype.kind not in "fiu":
             continue
-        words = [str(word) for word in table[column].to_numpy()[heads]]
-        common, most = Counter(words).most_common(1)[0]
-        if common and common.lower() not in ("nan", "none") and most >= _MOST * len(words):
-            said.append(f"{_title(column)}: {_short(common)} ({most} of {len(words)}).")
-    return said
+        numbers = column.to_numpy(dtype=float)
+        finite = numbers[np.isfinite(numbers)]
+        if len(finite) and finite.std() > 0:
+            titles.append(_title(name))
+            values.append(numbers)
+            means.append(finite.mean())
+            spreads.append(finite.std())
+    shape = (len(table), len(values))
+    return _Measures(titles, np.reshape(np.transpose(values), shape), np.array(means), np.array(spreads))
 
 
-def _measures(table: Any, heads: Int[np.ndarray, " head_of_folder"], at_most: int = 2) -> list[str]:
+def _standing(measures: _Measures, heads: Int[np.ndarray, " head_of_folder"]) -> list[str]:
     """The measures by which the folder differs most from all heads."""
-    if len(heads) < 2 or len(heads) == len(table):
+    if len(heads) < 2 or len(heads) == len(measures.values):
         return []
-    found: list[tuple[float, str]] = []
-    for column in table.columns:
-        if column in _OWN_WORDS or column.startswith(("coordinate_", "entropy_")):
-            continue
-        if table[column].dtype.kind not in "fiu":
-            continue
-        values = table[column].to_numpy(dtype=float)
-        away = _standing(values, heads)
-        if away:
-            words = f"{_title(column)} {'high' if away > 0 else 'low'}"
-            own, overall = np.mean(values[heads]), np.nanmean(values)
-            found.append((abs(away), f"{words} (mean {own:.3g}; all heads {overall:.3g})."))
-    return [words for _, words in sorted(found, key=lambda pair: -pair[0])[:at_most]]
-
-
-def _standing(values: Float[np.ndarray, " head"], heads: Int[np.ndarray, " head_of_folder"]) -> float:
-    """How many standard deviations the folder is from the mean of all heads; 0 if it does not stand out."""
-    own = values[heads]
-    spread = np.nanstd(values) if np.isfinite(values).any() else 0.0
-    if not np.isfinite(own).all() or not spread > 0:
-        return 0.0
-    away = float((own.mean() - np.nanmean(values)) / spread)
-    return away if abs(away) >= _FAR and own.std() <= _NARROW * spread else 0.0
+    own = measures.values[heads]
+    with np.errstate(invalid="ignore"):  # infinite values make NaN, which is neither far nor narrow
+        mean = own.mean(axis=0)
+        away = (mean - measures.mean) / measures.spread
+        stands_out = (np.abs(away) >= _FAR) & (own.std(axis=0) <= _NARROW * measures.spread)
+    found = np.flatnonzero(stands_out)
+    most = found[np.argsort(-np.abs(away[found]), kind="stable")][:_N_MEASURES]
+    return [
+        f"{measures.titles[i]} {'high' if away[i] > 0 else 'low'} (mean {mean[i]:.3g}; all heads "
+        f"{measures.mean[i]:.3g})."
+        for i in most
+    ]
 
 
 def _title(column: str) -> str:

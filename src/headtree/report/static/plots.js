@@ -3,6 +3,9 @@ HT.plots = (() => {
   const {el, hint} = HT.dom;
   const cards = [];
   let queue = Promise.resolve();
+  const NEVER = 2 ** 31 - 1;  // milliseconds: the longest that a timer can wait
+  // To Bokeh a button held for 0.3 s is a press, after which no drag can begin; nothing here is done by pressing.
+  Bokeh.require("core/ui_gestures").UIGestures.press_threshold = NEVER;
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";
   const NARROW = 600;  // pixels
   const DRAG = 5;  // pixels between press and release from which Bokeh takes them for a drag
