@@ -397,8 +397,13 @@ def test_image_patches_are_shown_on_hover(context, images, tmp_path):
 
 
 def test_phone_width_and_dark(browser, path):
-    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True)
     page = Driver(context, path)
+    page.tab.touchscreen.tap(*page.place("grid", 2, 1))
+    assert page.shows([7])
+    assert page.tab.locator("#tooltip").inner_text().startswith("L1H2")
+    page.tab.touchscreen.tap(5, 400)
+    assert page.tab.locator("#tooltip").is_hidden()
     page.drawn("organized-a")
     assert page.js("() => document.documentElement.scrollWidth") <= 390
     assert page.js("() => getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"

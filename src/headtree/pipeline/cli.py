@@ -167,7 +167,7 @@ def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     json: Json = False,
 ) -> None:
-    """Draw the figures and the page of a run again, and repeat what was found."""
+    """Draw the figures and the page of a run again, and repeat what was found; an array has figures only."""
     with answering("report"):
         from headtree.pipeline.make import redraw
 

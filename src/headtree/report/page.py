@@ -111,6 +111,12 @@ def show(run: Run, *, height: int = 800) -> Page:
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
     """The page as text."""
     budget = _checks.at_least_one(budget, "budget")
+    if getattr(run, "kind", None) == "array":
+        raise InvalidValueError(
+            f"run {run.path} is of an array that is no attention; the page shows attention heads. Its figures are in "
+            f"{run.path / 'figures'}; headtree organize FILE --attention hqk makes a run with a page of heads × "
+            "queries × keys"
+        )
     if getattr(run, "kind", None) not in ("scores", "probs"):
         raise InvalidTypeError(
             "run must be a run of a network, as open_run returns it, got "

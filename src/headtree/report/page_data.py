@@ -45,10 +45,10 @@ _SLACK = 1.1
 _NEARLY = 0.93
 
 #: What coefficients and terms become, for planning.
-_DETAIL_RATIO = 1.2
+_DETAIL_RATIO = 0.7
 
 #: Entries of matrices for which coefficients and terms of all heads are computed: more would keep a run waiting.
-_DETAIL_ENTRIES = 1 << 24
+_DETAIL_ENTRIES = 1 << 26
 
 
 class Plan(NamedTuple):

@@ -124,6 +124,9 @@ HT.compare = (() => {
       const positive = values.map(value => Math.max(value, 1e-30));
       const fig = figure({height: 280, x_axis_type: "log", y_axis_type: "log", tools: "pan,wheel_zoom,box_zoom,reset",
         x_axis_label: "support (entries)", y_axis_label: "|coefficient|"}, backend);
+      const ticks = HT.plots.logTicks(Math.min(...support), Math.max(...support));
+      fig.xaxis.ticker = new Bokeh.FixedTicker({ticks});
+      fig.xaxis.major_label_overrides = new Map(ticks.map(n => [n, n.toLocaleString("en")]));
       fig.scatter(support, positive, {size: 5, fill_color: colour("accent"), line_color: null, fill_alpha: 0.5});
       return fig;
     };
@@ -218,7 +221,7 @@ HT.compare = (() => {
         net.terms.map((name, t) => [titles[name], share(t)])));
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
-        "negative, red positive, on one scale (its square root, so that small values show). Percentages are norms " +
+        "negative, red positive, on one scale (its fourth root, so that small values show). Percentages are norms " +
         "beside that of softmax.", after: [values.element]});
   }
 

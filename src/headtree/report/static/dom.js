@@ -87,5 +87,9 @@ HT.dom = (() => {
     tooltip.style.top = `${Math.max(4, top)}px`;
   }
 
+  // a finger leaves no pointer behind that could move away
+  addEventListener("scroll", () => hint(null, null), {passive: true});
+  addEventListener("pointerdown", event => { if (event.pointerType === "touch") hint(null, null); }, true);
+
   return {el, byId, token, number, percent, words, options, labelled, table, lazily, hint};
 })();

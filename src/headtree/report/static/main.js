@@ -34,10 +34,13 @@
     };
     const rank = byName.get("entropy_rank")?.values;
     net.first = rank ? Math.max(0, rank.indexOf(1)) : 0;
-    const told = columns.filter(column => !["name", "layer", "head"].includes(column.name) &&
-      !/^(coordinate_|entropy_\d)/.test(column.name)).slice(0, 8);
-    const value = (column, i) => column.type === "word" ? column.words[i] || "–"
+    const more = columns.filter(column => !["name", "layer", "head", "place_in_tree"].includes(column.name) &&
+      !/^(coordinate_|entropy_\d)/.test(column.name));
+    const told = [...more.filter(column => column.type === "word"), ...more.filter(column => column.type !== "word")]
+      .slice(0, 8);
+    const value = (column, i) => column.type === "word" ? column.words[i] || "none"
       : column.name === "family" && column.values[i] < 0 ? "none" : number(column.values[i]);
+    net.value = value;
     net.facts = i => [`Layer ${byName.get("layer").values[i]}, head ${byName.get("head").values[i]}`,
       ...told.map(column => `${words(column.name)} ${value(column, i)}`)].join("; ") + ".";
     net.about = i => [el("strong", {}, net.names[i]),

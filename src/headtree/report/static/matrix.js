@@ -10,9 +10,9 @@ HT.matrix = (() => {
     return ndarray(pixels.buffer, {dtype: "uint32", shape: [nRows, nColumns]});
   }
 
-  /** Blue, white, red. */
+  /** Blue, white, red; with the square root of a code, which is itself one of a value. */
   const diverging = Array.from({length: 256}, (_, i) => {
-    const t = i / 255 * 2 - 1, far = Math.abs(t) ** 0.8;
+    const t = i / 255 * 2 - 1, far = Math.sqrt(Math.abs(t));
     const end = t < 0 ? [33, 102, 172] : [178, 24, 43];
     return `#${end.map(c => Math.round(247 + (c - 247) * far).toString(16).padStart(2, "0")).join("")}`;
   });

@@ -48,6 +48,13 @@ HT.plots = (() => {
     for (const grid of fig.grids) grid.grid_line_color = colour("faint");
   }
 
+  /** Few round numbers for an axis of logarithms: 1, 2, 5, 10, …, or 1, 10, 100, … if those were many. */
+  function logTicks(low, high) {
+    const decades = Array.from({length: Math.ceil(Math.log10(high)) + 1}, (_, i) => 10 ** i);
+    const fine = decades.flatMap(n => [n, 2 * n, 5 * n]).filter(n => n >= low && n <= high);
+    return fine.length > (isNarrow() ? 4 : 7) ? decades.filter(n => n >= low && n <= high) : fine;
+  }
+
   /** A scale beside a figure. */
   function bar(fig, palette, low, high) {
     if (isNarrow()) return;
@@ -161,5 +168,5 @@ HT.plots = (() => {
   const redrawAll = () => Promise.all(cards.filter(item => item.figure && item.element.isConnected)
     .map(item => item.redraw()));
 
-  return {cards, card, figure, bar, colour, redrawAll, isNarrow, still, FONT};
+  return {cards, card, figure, bar, colour, redrawAll, isNarrow, logTicks, still, FONT};
 })();

@@ -40,10 +40,10 @@ HT.sections = (() => {
     });
     const side = el("div", {class: "card"},
       table(`Heads that recur most among the ${found.n_selected} of highest and of lowest entropy`,
-        ["", "highest", "inputs", "lowest", "inputs"], found.recurring),
+        ["", "highest", "inputs", "lowest", "inputs"], found.recurring));
+    section.append(el("div", {class: "grid"}, card.element, side),
       table("Each input's tree of heads", ["input", "distance to the tree of all inputs", "questionnaire"],
         net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i]])));
-    section.append(el("div", {class: "grid"}, card.element, side));
     card.redraw();
   }
 

@@ -1,6 +1,6 @@
 /* The table of heads: search, sort, select; a page of rows at a time, so that thousands stay quick. */
 HT.table = (() => {
-  const {el, byId, number, words} = HT.dom;
+  const {el, byId, words} = HT.dom;
   const ROWS = 25;
 
   /** Heads that have every comma-separated phrase: a part of a name or word, or a whole "layer 3", "family 2". */
@@ -74,7 +74,7 @@ HT.table = (() => {
         for (const column of net.columns) {
           row.append(column.name === "name" ? el("th", {scope: "row"}, column.words[i])
             : column.type === "word" ? el("td", {}, column.words[i])
-              : el("td", {class: "number"}, number(column.values[i])));
+              : el("td", {class: "number"}, net.value(column, i)));
         }
         return row;
       }));

@@ -7,6 +7,8 @@ HT.tree = (() => {
   const SLIVER = 0.002;  // what is lower than this share of the picture is not drawn
   const LABEL_HEIGHT = 0.04;  // share of the picture that it needs
 
+  const LARGE = 0.3;  // share of all heads
+
   /** Where each folder and leaf stands, folded ones taking less room than their heads. */
   function layout(tree, folded) {
     const isFolded = new Set(folded);
@@ -192,7 +194,9 @@ HT.tree = (() => {
 
   // -- the tree as a list ----------------------------------------------------------------------------------
 
-  function item(net, tree, children, f, open) {
+  /** A folder of the list; large ones are open, so that the main folders are seen at once. */
+  function item(net, tree, children, f) {
+    const open = tree.size[f] >= LARGE * tree.size[0];
     const content = el("div", {class: "inside"});
     const details = el("details", {open}, el("summary", {},
       el("span", {}, tree.words[f]), " ", ...(Number.isNaN(tree.support[f]) ? []
@@ -201,7 +205,7 @@ HT.tree = (() => {
         "aria-label": `Select these ${tree.size[f]} heads`}, "Select")), content);
     const fill = () => {
       if (!details.open || content.hasChildNodes()) return;
-      const inner = children[f].map(child => item(net, tree, children, child, false));
+      const inner = children[f].map(child => item(net, tree, children, child));
       const inside = new Set(children[f].flatMap(child => members(tree, child)));
       const single = members(tree, f).filter(head => !inside.has(head));
       content.append(...inner);
@@ -224,7 +228,7 @@ HT.tree = (() => {
       const children = Array.from(tree.start, () => []);
       tree.parent.forEach((parent, f) => { if (parent >= 0) children[parent].push(f); });
       for (const own of children) own.sort((a, b) => tree.start[a] - tree.start[b]);
-      target.replaceChildren(item(net, tree, children, 0, true));
+      target.replaceChildren(item(net, tree, children, 0));
     });
   }
 
