@@ -60,7 +60,7 @@ class Driver:
 
     def open_table(self, card):
         """Unfold the table of a plot; it is filled when it opens."""
-        self.tab.locator(f"#{card} summary").click()
+        self.tab.locator(f"#{card} summary").first.click()
         self.tab.locator(f"#{card} td").first.wait_for(state="visible")
 
     def place(self, card, x, y):

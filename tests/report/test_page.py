@@ -240,7 +240,9 @@ def test_coefficients_terms_and_entropies_are_shown(page, run):
     assert [float(c) for c in cells] == pytest.approx([run.heads[f"entropy_{i}"][6] for i in range(3)], rel=1e-3)
     page.drawn("terms-a")
     page.open_table("terms-a")
-    shares = page.tab.locator("#terms-a td.number").all_inner_texts()
+    shares = page.tab.locator("#terms-a details").first.locator("td.number").all_inner_texts()
+    page.tab.locator("#terms-a summary").last.click()
+    page.tab.locator("#terms-a caption").nth(5).wait_for()
     from headtree.report.page_details import details
 
     expected = details(run.attention[0], run.organization[0], [6])
@@ -431,6 +433,33 @@ def test_what_plots_show_can_be_read_without_seeing_them(page):
     assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
     page.open_table("organized-a")
     assert page.tab.locator("#organized-a tbody tr").count() == 18
+
+
+def test_tables_follow_what_is_chosen(page, run):
+    page.tab.select_option("#head-a", "6")
+    page.drawn("as-is-a")
+    page.open_table("as-is-a")
+    for head in (6, 2):
+        page.tab.select_option("#head-a", str(head))
+        page.drawn("as-is-a")
+        shown = [
+            _number(text)
+            for text in page.tab.locator("#as-is-a tbody tr").nth(9).locator("td.number").all_inner_texts()
+        ]
+        values = run.attention[0].load().values[head]
+        step = float(values.max() - values.min()) / 254
+        assert shown[:10] == pytest.approx(values[9, :10].tolist(), abs=step)
+    page.open_table("map")
+    page.tab.select_option("#basis", "input")
+    page.settled()
+    places = [
+        _number(text) for text in page.tab.locator("#map tbody tr").nth(4).locator("td.number").all_inner_texts()
+    ]
+    assert places == pytest.approx(run.organization[0].coordinates[0][4, :2].tolist(), rel=1e-3)
+
+
+def _number(text):
+    return float(text.replace("−", "-")) if text != "–" else float("nan")
 
 
 def test_a_notebook_shows_the_page_in_a_frame(context, run, tmp_path):

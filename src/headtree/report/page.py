@@ -113,7 +113,7 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
     budget = _checks.at_least_one(budget, "budget")
     if getattr(run, "kind", None) == "array":
         raise InvalidValueError(
-            f"run {run.path} is of an array that is no attention; the page shows attention heads. Its figures are in "
+            f"run {run.path} is of an array that is no attention; the page shows heads. Its figures are in "
             f"{run.path / 'figures'}; headtree organize FILE --attention hqk makes a run with a page of heads × "
             "queries × keys"
         )

@@ -92,7 +92,9 @@ def details(att: AttentionTensor, org: Organization, heads: Sequence[int]) -> De
 
 def _heads_of(att: AttentionTensor, heads: Sequence[int]) -> AttentionTensor:
     apart = np.flatnonzero(np.diff(heads) != 1) + 1
-    blocks = [slice(int(run[0]), int(run[-1]) + 1) for run in np.split(np.asarray(heads), apart)]  # each is read at once
+    blocks = [
+        slice(int(run[0]), int(run[-1]) + 1) for run in np.split(np.asarray(heads), apart)
+    ]  # each is read at once
     mask = None
     if att.mask is not None:
         mask = torch.cat([torch.as_tensor(np.asarray(att.mask[block])) for block in blocks])

@@ -53,24 +53,11 @@ HT.compare = (() => {
     };
     const values = lazily("Values as a table", () => {
       if (!shown) return el("p", {}, "Nothing is shown.");
-      const name = (kindOf, starts, block) => {
-        const names = kindOf === "query" ? shown.part.text.queries : shown.part.text.keys;
-        const order = kind === "organized" ? shown.part.arrays[`${kindOf}_order`] : null;
-        const first = order ? order[starts[block]] : starts[block];
-        const n = HT.matrix.endOf(starts, block, names.length) - starts[block];
-        return el("span", {}, token(names[first], 16), n > 1 ? ` +${n - 1}` : "");
-      };
-      const caption = "Rows are queries, columns are keys; +n stands for n more in the same block";
-      const body = table(caption, ["", ...shown.columns.keys()],
-        Array.from(shown.rows.keys(), i => [name("query", shown.rows, i),
-          ...Array.from(shown.columns.keys(), j => shown.value(i, j))]));
-      body.querySelectorAll("thead th").forEach((cell, j) => {
-        if (j) cell.replaceChildren(name("key", shown.columns, j - 1));
-      });
-      return body;
+      return HT.matrix.asTable("Rows are queries, columns are keys; +n stands for n more in the same block", shown.part,
+        kind === "organized", shown.rows, shown.columns, shown.value);
     });
     return card({id: `${kind === "as_is" ? "as-is" : "organized"}-${slot.name}`, title, sentence, draw, over,
-      after: [values.element], level: "h4"});
+      tables: [values], level: "h4"});
   }
 
   /** Codes of a slot's matrix with the scale on which they are coloured. */
@@ -138,7 +125,7 @@ HT.compare = (() => {
     });
     return card({id: `coefficients-${slot.name}`, title: "Haar coefficients by support", draw, level: "h4",
       sentence: "Each dot is one of the coarsest functions on the trees. Large values at large support mean that the " +
-        "head is organized: coarse folders tell much of it.", after: [values.element]});
+        "head is organized: coarse folders tell much of it.", tables: [values]});
   }
 
   function energyCard(slot) {
@@ -164,7 +151,7 @@ HT.compare = (() => {
     });
     return card({id: `energy-${slot.name}`, title: "Energy by support", draw, level: "h4",
       sentence: "The sum of squares of all coefficients, by the size of their support; to the right, coarse.",
-      after: [values.element]});
+      tables: [values]});
   }
 
   function termCard(net, slot) {
@@ -201,28 +188,34 @@ HT.compare = (() => {
       shown = {arrays, nTerms, nRows, nColumns, size, scale, at, lengths};
       return fig;
     };
+    const value = (t, i, j) => {
+      const code = shown.arrays.terms[(row(slot) * shown.nTerms + t) * shown.size + i * shown.nColumns + j];
+      return shown.scale * Math.sign(code - 127) * (code / 127 - 1) ** 2;
+    };
     const over = (x, y) => {
       if (!shown) return null;
       for (let t = 0; t < shown.nTerms; t++) {
         const [x0, y0] = shown.at(t);
         if (x < x0 || y < y0 || x >= x0 + 1 || y >= y0 + 1) continue;
-        const {query_order, key_order, terms, terms_rows, terms_columns} = shown.arrays;
+        const {query_order, key_order, terms_rows, terms_columns} = shown.arrays;
         const [i, j] = [(y - y0) * shown.lengths[0], (x - x0) * shown.lengths[1]].map(Math.floor);
         const q = HT.matrix.described(slot.part, "query", query_order, terms_rows, i);
         const k = HT.matrix.described(slot.part, "key", key_order, terms_columns, j);
-        const code = terms[(row(slot) * shown.nTerms + t) * shown.size + q.block * shown.nColumns + k.block];
-        const value = shown.scale * Math.sign(code - 127) * (code / 127 - 1) ** 2;
-        return [el("strong", {}, `${titles[net.terms[t]]}: ${number(value)}`), q.line, k.line];
+        return [el("strong", {}, `${titles[net.terms[t]]}: ${number(value(t, q.block, k.block))}`), q.line, k.line];
       }
       return null;
     };
     const values = lazily("Shares as a table", () => row(slot) < 0 ? el("p", {}, "Not kept for this head.")
       : table("Norm of each term over that of softmax; terms are not orthogonal", ["term", "share"],
         net.terms.map((name, t) => [titles[name], share(t)])));
+    const cells = lazily("Values as tables", () => !shown ? el("p", {}, "Not kept for this head.")
+      : el("div", {}, ...net.terms.map((name, t) => HT.matrix.asTable(`${titles[name]}: rows are folders of queries, ` +
+        "columns folders of keys; +n stands for n more in the same folder", slot.part, true, shown.arrays.terms_rows,
+      shown.arrays.terms_columns, (i, j) => value(t, i, j)))));
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
         "negative, red positive, on one scale (its fourth root, so that small values show). Percentages are norms " +
-        "beside that of softmax.", after: [values.element]});
+        "beside that of softmax.", tables: [values, cells]});
   }
 
   // -- entropy over inputs ---------------------------------------------------------------------------------
@@ -270,8 +263,7 @@ HT.compare = (() => {
       columns.map((column, i) => [token(net.inputs[i]),
         ...slots.filter(slot => slot.head !== undefined).map(slot => column[slot.head])])));
     const self = card({id: "entropies", title: "Entropy over all inputs", draw, over, level: "h4",
-      sentence: "Grey boxes hold the middle 80 % of all heads, their line the median.", after: [values.element]});
-    self.refresh = values.refresh;
+      sentence: "Grey boxes hold the middle 80 % of all heads, their line the median.", tables: [values]});
     return self;
   }
 
@@ -379,7 +371,6 @@ HT.compare = (() => {
         }
       }
       await entropies.redraw();
-      entropies.refresh();
     }
     HT.later(byId("compare"), ["selected", "input", "queryLevel", "keyLevel", "same"], update);
   }

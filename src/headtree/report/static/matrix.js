@@ -1,6 +1,6 @@
 /* Matrices as pictures: colours, boundaries of folders, and what is under the pointer. */
 HT.matrix = (() => {
-  const {el, token, number} = HT.dom;
+  const {el, token, table} = HT.dom;
   const PIXELS = 640;  // an organized matrix is drawn at most this large
   const {ndarray} = Bokeh.require("core/util/ndarray");
   const MANY = 6;  // tokens that a hint names
@@ -105,5 +105,21 @@ HT.matrix = (() => {
     return {line, n: end - starts[block], block};
   }
 
-  return {image, painted, boundaries, described, diverging, blockOf, endOf, number};
+  /** Values over blocks as a table whose headings are tokens. */
+  function asTable(caption, part, isOrganized, rows, columns, value) {
+    const name = (kind, starts, block) => {
+      const names = kind === "query" ? part.text.queries : part.text.keys;
+      const first = isOrganized ? part.arrays[`${kind}_order`][starts[block]] : starts[block];
+      const n = endOf(starts, block, names.length) - starts[block];
+      return el("span", {}, token(names[first], 16), n > 1 ? ` +${n - 1}` : "");
+    };
+    const body = table(caption, ["", ...columns.keys()], Array.from(rows.keys(), i =>
+      [name("query", rows, i), ...Array.from(columns.keys(), j => value(i, j))]));
+    body.querySelectorAll("thead th").forEach((cell, j) => {
+      if (j) cell.replaceChildren(name("key", columns, j - 1));
+    });
+    return body;
+  }
+
+  return {image, painted, boundaries, described, asTable, diverging};
 })();

@@ -108,16 +108,21 @@ HT.overview = (() => {
       }, backend);
       const source = new Bokeh.ColumnDataSource({data: {x: xs, y: ys, color: shown.colours}});
       source.selected.indices = [...state.selected];
-      fig.scatter({field: "x"}, {field: "y"}, {
-        source, size: net.nHeads > 400 ? 7 : 11, fill_color: {field: "color"}, 
+      const points = fig.scatter({field: "x"}, {field: "y"}, {
+        source, size: net.nHeads > 400 ? 7 : 11, fill_color: {field: "color"},
         line_color: net.nHeads > 400 ? null : colour("panel"), line_width: 0.5, nonselection_line_color: null,
         fill_alpha: 0.95, ...HIGHLIGHT(), nonselection_fill_color: {field: "color"},
         selection_fill_color: {field: "color"},
       });
+      const rings = new Bokeh.ColumnDataSource({data: ringed(state.selected)});
+      fig.scatter({field: "x"}, {field: "y"}, {source: rings, size: net.nHeads > 400 ? 13 : 16, fill_color: null,
+        line_color: colour("accent"), line_width: 2.5, nonselection_line_alpha: 1});
+      fig.x_range.renderers = fig.y_range.renderers = [points];
       addBar(fig, shown);
-      if (backend === "canvas") tie(self, source);
+      if (backend === "canvas") { tie(self, source); self.rings = rings; }
       return fig;
     };
+    const ringed = selected => ({x: selected.map(i => xs[i]), y: selected.map(i => ys[i])});  // seen in any crowd
     const nearest = (px, py) => {
       const xr = self.figure.x_range, yr = self.figure.y_range;
       const sx = self.figure.inner_width / (xr.end - xr.start), sy = self.figure.inner_height / (yr.end - yr.start);
@@ -128,16 +133,19 @@ HT.overview = (() => {
       }
       return best;
     };
+    const places = HT.dom.lazily("Places as a table", () => HT.dom.table("Where each head lies on the map",
+      ["head", words(HT.state.get().x), words(HT.state.get().y)], net.names.map((name, i) => [name, xs[i], ys[i]])));
     const over = (px, py) => nearest(px, py) < 0 ? null : net.about(nearest(px, py));
     const tapped = (px, py, add) => { if (nearest(px, py) >= 0) HT.state.select([nearest(px, py)], add); };
     const self = card({
       id: "map", title: "Map of heads", draw, over, tapped,
       sentence: "Each point is a head; heads that attend alike lie close together. Coloured as the grid is. Drag a " +
         "box or a lasso to select several.",
-      controls: [labelled("across", x), labelled("up", y)], after: [legend],
+      controls: [labelled("across", x), labelled("up", y)], after: [legend], tables: [places],
     });
     follow(self);
-    HT.state.subscribe(["x", "y", "color", "basis", "input"], (state) => self.redraw());
+    HT.state.subscribe(["selected"], ({selected}) => { if (self.rings) self.rings.data = ringed(selected); });
+    HT.state.subscribe(["x", "y", "color", "basis", "input"], () => self.redraw());
     return self;
   }
 
@@ -169,7 +177,7 @@ HT.overview = (() => {
         nonselection_line_color: null,
       });
       for (const [axis, n] of [[fig.xaxis, nPlaces], [fig.yaxis, nLayers]]) {
-        const step = Math.ceil(n / 16);
+        const step = Math.ceil(n / (isNarrow() ? 8 : 16));
         axis.ticker = new Bokeh.FixedTicker({ticks: Array.from({length: Math.ceil(n / step)}, (_, i) => i * step)});
       }
       fig.xgrid.grid_line_color = null;
@@ -255,19 +263,19 @@ HT.overview = (() => {
       if (!inside(x, y)) return;
       HT.state.select([...new Set([tree.order[Math.floor(y)], tree.order[Math.floor(x)]])], add);
     };
-    const nearest = HT.dom.lazily("Nearest heads, as a table", () => {
+    const nearest = HT.dom.lazily("Affinities of the first selected head as a table", () => {
       const head = HT.state.get().selected[0] ?? tree.order[0];
       const row = cellOf(tree.place[head]);
       const others = Array.from({length: net.nHeads}, (_, i) => i).filter(i => i !== head)
-        .map(i => [i, value(row, cellOf(tree.place[i]))]).sort((a, b) => b[1] - a[1]).slice(0, 20);
-      return HT.dom.table(`The heads nearest to ${net.names[head]}`, ["head", "affinity"],
+        .map(i => [i, value(row, cellOf(tree.place[i]))]).sort((a, b) => b[1] - a[1]);
+      return HT.dom.table(`All heads, those nearest to ${net.names[head]} first`, ["head", "affinity"],
         others.map(([i, v]) => [net.names[i], v]));
     });
     const self = card({
       id: "affinity", title: "Affinity of heads", draw, over, tapped,
       sentence: "How alike every two heads attend, in the order of the tree: bright blocks on the diagonal are " +
         "folders. Click a cell to select its two heads.",
-      after: [nearest.element],
+      tables: [nearest],
     });
     HT.state.subscribe(["selected"], () => {
       if (!self.marks) return;
@@ -275,7 +283,7 @@ HT.overview = (() => {
       self.lines.data = cross(net, tree);
       nearest.refresh();
     }, {late: true});
-    HT.state.subscribe(["basis", "input"], () => { self.redraw(); nearest.refresh(); });
+    HT.state.subscribe(["basis", "input"], () => self.redraw());
     return self;
   }
 

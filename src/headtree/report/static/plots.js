@@ -112,9 +112,10 @@ HT.plots = (() => {
   /**
    * A card with a heading, a sentence, controls, a plot and its downloads.
    * `draw(backend)` returns a figure or null; it is called again for another theme or file format.
+   * `tables` are folds (HT.dom.lazily) with what the plot shows, filled again whenever it is drawn.
    * `over(x, y)` returns what to say about a place, `tapped(x, y, add)` is called on a click.
    */
-  function card({id, title, sentence, controls = [], draw, over, tapped, after = [], level = "h3"}) {
+  function card({id, title, sentence, controls = [], draw, over, tapped, after = [], tables = [], level = "h3"}) {
     const target = el("div", {class: "plot", id: `${id}-plot`, role: "img", "aria-label": title});
     const buttons = ["SVG", "PNG"].map(format => el("button", {
       type: "button", class: "download", "aria-label": `Download ${title} as ${format}`,
@@ -126,7 +127,8 @@ HT.plots = (() => {
     self.sentence = el("p", {class: "sentence"}, sentence);
     self.element = el("article", {class: "card", id, "aria-labelledby": `${id}-title`},
       el("div", {class: "card-head"}, heading, el("div", {class: "downloads"}, ...buttons)),
-      self.sentence, ...(controls.length ? [el("div", {class: "controls"}, ...controls)] : []), target, ...after);
+      self.sentence, ...(controls.length ? [el("div", {class: "controls"}, ...controls)] : []), target, ...after,
+      ...tables.map(table => table.element));
     listen(self, over, tapped);
 
     async function drawNow() {
@@ -149,6 +151,7 @@ HT.plots = (() => {
       }
       old?.model.document?.clear();
       old?.remove();
+      for (const table of tables) table.refresh();
     }
 
     /** Draw anew, in what is chosen then: one card after the other, the first on the page first. */

@@ -1,6 +1,6 @@
 /* Stability over inputs, the optional parts of a run, settings. */
 HT.sections = (() => {
-  const {el, byId, number, percent, table, token} = HT.dom;
+  const {el, byId, number, percent, table, token, lazily} = HT.dom;
 
   function stability(net) {
     const found = net.text.stability;
@@ -37,6 +37,8 @@ HT.sections = (() => {
         fig.xgrid.grid_line_color = fig.ygrid.grid_line_color = null;
         return fig;
       },
+      tables: [lazily("Correlations as a table", () => table("Rank correlation of head entropies between inputs",
+        ["input", ...found.correlations.keys()], found.correlations.map((row, i) => [i, ...row])))],
     });
     const side = el("div", {class: "card"},
       table(`Heads that recur most among the ${found.n_selected} of highest and of lowest entropy`,

@@ -179,8 +179,9 @@ HT.tree = (() => {
     for (const folder of placed.folders) {
       if (folder.folded && members(tree, folder.f).some(head => selected.has(head))) spans.push(folder);
     }
-    return {left: column(spans, "left"), right: column(spans, "right"), top: spans.map(() => -0.12),
-      bottom: spans.map(() => -0.5)};
+    const least = placed.width / 300;  // what can be seen
+    return {left: column(spans, "left"), right: spans.map(({left, right}) => Math.max(right, left + least)),
+      top: spans.map(() => -0.12), bottom: spans.map(() => -0.5)};
   }
 
   function headline(tree, f) {
