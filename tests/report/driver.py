@@ -6,7 +6,7 @@ class Driver:
 
     def __init__(self, context, path, fragment=""):
         self.tab = context.new_page()
-        self.tab.set_default_timeout(60_000)  # a loaded machine is slow
+        self.tab.set_default_timeout(120_000)  # a loaded machine is slow
         self.tab.emulate_media(reduced_motion="reduce")  # a page that still scrolls has nothing in its place
         self.errors, self.requests = [], []
         self.tab.on("console", self._console)
