@@ -112,7 +112,7 @@ HT.overview = (() => {
         source, size: net.nHeads > 400 ? 7 : 11, fill_color: {field: "color"},
         line_color: net.nHeads > 400 ? null : colour("panel"), line_width: 0.5, nonselection_line_color: null,
         fill_alpha: 0.95, ...HIGHLIGHT(), nonselection_fill_color: {field: "color"},
-        selection_fill_color: {field: "color"},
+        selection_fill_color: {field: "color"}, selection_line_color: null,
       });
       const rings = new Bokeh.ColumnDataSource({data: ringed(state.selected)});
       fig.scatter({field: "x"}, {field: "y"}, {source: rings, size: net.nHeads > 400 ? 13 : 16, fill_color: null,
