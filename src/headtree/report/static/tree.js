@@ -7,7 +7,7 @@ HT.tree = (() => {
   const SLIVER = 0.002;  // what is lower than this share of the picture is not drawn
   const LABEL_HEIGHT = 0.04;  // share of the picture that it needs
 
-  const LARGE = 0.3;  // share of all heads
+  const LARGE = 0.3, OPEN = 3;  // share of all heads, and levels, that the list shows open
 
   /** Where each folder and leaf stands, folded ones taking less room than their heads. */
   function layout(tree, folded) {
@@ -195,9 +195,9 @@ HT.tree = (() => {
 
   // -- the tree as a list ----------------------------------------------------------------------------------
 
-  /** A folder of the list; large ones are open, so that the main folders are seen at once. */
-  function item(net, tree, children, f) {
-    const open = tree.size[f] >= LARGE * tree.size[0];
+  /** A folder of the list; the large ones near the root are open, so that the main folders are seen at once. */
+  function item(net, tree, children, f, depth = 0) {
+    const open = depth < OPEN && tree.size[f] >= LARGE * tree.size[0];
     const content = el("div", {class: "inside"});
     const details = el("details", {open}, el("summary", {},
       el("span", {}, tree.words[f]), " ", ...(Number.isNaN(tree.support[f]) ? []
@@ -206,7 +206,7 @@ HT.tree = (() => {
         "aria-label": `Select these ${tree.size[f]} heads`}, "Select")), content);
     const fill = () => {
       if (!details.open || content.hasChildNodes()) return;
-      const inner = children[f].map(child => item(net, tree, children, child));
+      const inner = children[f].map(child => item(net, tree, children, child, depth + 1));
       const inside = new Set(children[f].flatMap(child => members(tree, child)));
       const single = members(tree, f).filter(head => !inside.has(head));
       content.append(...inner);
