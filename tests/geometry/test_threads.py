@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headtree.geometry.threads import for_each_task
+from headtree.geometry.threads import at_once, for_each_task
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -80,3 +80,16 @@ def test_a_forked_process_has_threads_of_its_own():
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         torch.set_num_threads(before)
+
+
+def test_two_functions_run_at_once_and_their_results_keep_their_places(n_threads):
+    assert at_once(lambda: 1, lambda: "two") == (1, "two")
+    with pytest.raises(RuntimeError, match="second"):
+        at_once(lambda: 1, lambda: fail_with("second"))
+    if n_threads > 1:
+        together = threading.Barrier(2, timeout=30)
+        at_once(together.wait, together.wait)  # each waits for the other
+
+
+def fail_with(words):
+    raise RuntimeError(words)

@@ -10,9 +10,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def for_each_task(kernel: Callable[..., Any], n_tasks: int, *arguments: Any) -> None:
@@ -33,6 +36,17 @@ def for_each_task(kernel: Callable[..., Any], n_tasks: int, *arguments: Any) -> 
     for helper in helpers:
         if not helper.cancel():  # one that never started, since others keep the pool busy, is not waited for
             helper.result()
+
+
+def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """What two functions return, that spend their time in loops which let go of the interpreter."""
+    found: list[Any] = [None, None]
+
+    def call(task: int) -> None:
+        found[task] = (first, second)[task]()
+
+    for_each_task(call, 2)
+    return found[0], found[1]
 
 
 @lru_cache(maxsize=1)

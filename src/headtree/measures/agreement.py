@@ -70,7 +70,7 @@ def tree_agreement(
     scales = [_Level.of(tree.labels[level], coded) for level in levels]
     found = np.array([scale.information(coded[None])[0] for scale in scales])
     best = int(found.argmax())
-    shuffled = np.stack([_permuted(coded, groups, generator) for _ in range(n_permutations)])
+    shuffled = _permuted(coded, groups, n_permutations, generator)
     largest = np.max([scale.information(shuffled) for scale in scales], axis=0)
     reached = int((largest >= found[best] - 1e-12).sum())
     return TreeAgreement(
@@ -150,12 +150,12 @@ def _entropy(sizes: Int[np.ndarray, "draw part"]) -> Float[np.ndarray, " draw"]:
 
 
 def _permuted(
-    labels: Int[np.ndarray, " leaf"], groups: Int[np.ndarray, " leaf"], rng: np.random.Generator
-) -> Int[np.ndarray, " leaf"]:
-    """Labels permuted within each group."""
-    order = np.lexsort((rng.random(len(labels)), groups))
-    result = np.empty_like(labels)
-    result[np.argsort(groups, kind="stable")] = labels[order]
+    labels: Int[np.ndarray, " leaf"], groups: Int[np.ndarray, " leaf"], n: int, rng: np.random.Generator
+) -> Int[np.ndarray, "draw leaf"]:
+    """Labels permuted within each group, n times."""
+    lots = rng.random((n, len(labels)))
+    result = np.empty(lots.shape, dtype=labels.dtype)
+    result[:, np.argsort(groups, kind="stable")] = labels[np.lexsort((lots, np.broadcast_to(groups, lots.shape)))]
     return result
 
 

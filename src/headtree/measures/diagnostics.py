@@ -19,7 +19,8 @@ from headtree.measures.probabilities import checked_tensors
 from headtree.measures.relevance import Target
 from headtree.measures.roles import Roles, head_roles
 from headtree.measures.rollout import rollout_columns
-from headtree.measures.tables import Averages, averages
+from headtree.measures.tables import Averages, Column, averages
+from headtree.progress import progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -78,8 +79,7 @@ def diagnostics(
     """
     tensors = checked_tensors(atts)
     roles = head_roles(tensors, delimiters=delimiters, window=window, least=least)
-    head_tables = [pattern_columns(att) for att in tensors]
-    layer_tables = [rollout_columns(att) for att in tensors]
+    head_tables, layer_tables = _from_attention(tensors)
     if model is not None:
         from_model = _from_model(tensors, model, target, rng, texts=texts, images=images, inputs=inputs, **options)
         head_tables = [a | b for a, b in zip(head_tables, from_model.heads, strict=True)]
@@ -99,6 +99,17 @@ def diagnostics(
         roles=roles,
         n_inputs=len(tensors),
     )
+
+
+def _from_attention(tensors: list[AttentionTensor]) -> tuple[list[dict[str, Column]], list[dict[str, Column]]]:
+    """What each input's attention alone says of heads and of layers."""
+    heads, layers = [], []
+    with progress("patterns of heads", len(tensors)) as step:
+        for i, att in enumerate(tensors):
+            heads.append(pattern_columns(att))
+            layers.append(rollout_columns(att))
+            step(f"input {i + 1} of {len(tensors)}")
+    return heads, layers
 
 
 def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng: Any, **given: Any) -> ModelTables:

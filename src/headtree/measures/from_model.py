@@ -23,6 +23,7 @@ from headtree.measures.matrices import weight_columns
 from headtree.measures.patterns import layers_of
 from headtree.measures.relevance import Target, relevance_of
 from headtree.measures.tables import Column
+from headtree.progress import progress
 
 _OF_WEIGHTS = (
     "qk_eigenvalue_mean",
@@ -52,16 +53,18 @@ def model_tables(atts: Sequence[AttentionTensor], job: CaptureJob, target: Targe
             f"{len(job.items)} inputs; pass the same texts, images or inputs, and tokens= if they were cut"
         )
     heads = atts[0].heads
-    once = {
-        **_guarded(_OF_WEIGHTS, len(heads), partial(_weights, heads, job)),
-        **_guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, job, rng)),
-    }
     of_heads, of_layers = [], []
-    for att, item in zip(atts, job.items, strict=True):
-        relevance = partial(_relevance, heads, job, item, target)
-        of_heads.append({**once, **_guarded(("relevance",), len(heads), relevance)})
-        activations = partial(_activations, att, job, item)
-        of_layers.append(_guarded(_OF_STATES, len(layers_of(heads)), activations))
+    with progress("running the model", 2 + len(atts)) as step:
+        once = _guarded(_OF_WEIGHTS, len(heads), partial(_weights, heads, job))
+        step("weights")
+        once |= _guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, job, rng))
+        step("induction")
+        for i, (att, item) in enumerate(zip(atts, job.items, strict=True)):
+            relevance = partial(_relevance, heads, job, item, target)
+            of_heads.append({**once, **_guarded(("relevance",), len(heads), relevance)})
+            activations = partial(_activations, att, job, item)
+            of_layers.append(_guarded(_OF_STATES, len(layers_of(heads)), activations))
+            step(f"input {i + 1} of {len(atts)}")
     return ModelTables(of_heads, of_layers)
 
 

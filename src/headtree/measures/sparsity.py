@@ -16,6 +16,7 @@ from headtree.attention.tensor import AttentionTensor
 from headtree.bases.energies import LargestFirst, coarsest_sums
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
+from headtree.geometry.threads import at_once
 from headtree.measures.inputs import check_pair, filled, orders
 from headtree.questionnaire.organization import Organization
 from headtree.trees.tree import PartitionTree
@@ -53,8 +54,9 @@ def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None
     basis, coefficients = _coefficients(x, trees)
     energies = LargestFirst.of(coefficients.ravel().numpy())
     chosen = _counts(counts, len(basis))
-    by_size, (n_for_90, n_for_99), total = energies.sums(chosen, (0.90, 0.99))
-    by_support = coarsest_sums(energies, basis.supports, chosen)
+    (by_size, (n_for_90, n_for_99), total), by_support = at_once(
+        lambda: energies.sums(chosen, (0.90, 0.99)), lambda: coarsest_sums(energies, basis.supports, chosen)
+    )
     return CompressionCurve(
         counts=chosen,
         largest=_relative_errors(by_size, total),

@@ -52,15 +52,19 @@ def organize_inputs(place: Workplace) -> None:
     """Organize every input, then average their heads' affinities into one tree."""
     settings = questionnaire_from_dict(place.record.settings["questionnaire"])
     n = len(place.record.inputs)
+    organizations = []
     with _steps("organizing", n) as step:
         for i in range(n):
             part = place.part(f"organization-{i:05d}.zarr")
-            if not part.exists():
+            if part.exists():
+                organizations.append(read_organization(part, 0))
+            else:
                 att = read_attention(place.path / "attention.zarr", i).load()
-                with place.whole(part) as draft:
-                    write_organizations(draft, [organize(att, settings)])
+                organizations.append(organize(att, settings))
+                if i < n - 1:  # the last is at once written with all others
+                    with place.whole(part) as draft:
+                        write_organizations(draft, organizations[-1:])
             step(f"input {i + 1} of {n}")
-    organizations = [read_organization(place.part(f"organization-{i:05d}.zarr"), 0) for i in range(n)]
     with place.whole(place.path / "organization.zarr") as draft:
         write_organizations(draft, organizations, _agreement(organizations, place.record.settings["measures"]))
 

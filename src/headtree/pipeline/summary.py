@@ -74,10 +74,7 @@ def _families(run: Run) -> list[dict[str, Any]]:
             "size": len(family.heads),
             "support": family.support,
             "heads": list(family.heads),
-            "layers": [
-                int(min(layer[name] for name in family.heads)),
-                int(max(layer[name] for name in family.heads)),
-            ],
+            "layers": layers(family.heads),
         }
         for i, family in enumerate(run.measures.consensus.families)
     ]
