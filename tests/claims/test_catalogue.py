@@ -64,6 +64,9 @@ def test_noise_has_no_regularity_and_no_lasting_order(noise):
     for key in ("regular", "spread", "same-top", "same-bottom"):
         assert found[key] == "differs", key
     assert found["clusters"] == "differs"
+    of_txl = verdicts(findings("txl", noise))  # of which the paper says the opposite: a continuum
+    assert of_txl["continuum"] == "agrees"
+    assert "clusters" not in of_txl
     assert "agrees" not in (found["sparsity-given"], found["sparsity-random"])
 
 

@@ -39,6 +39,7 @@ def test_pairs_leave_out_the_diagonal():
     table = np.array([[9.0, 1, 2], [3, 9, 4], [5, 6, 9]])
     assert mean_over_pairs(table)(np.arange(3)) == pytest.approx(3.5)
     assert mean_over_pairs(table)(np.array([0, 2])) == pytest.approx(3.5)
+    assert np.isnan(mean_over_pairs(table)(np.array([1])))
 
 
 @pytest.mark.parametrize(

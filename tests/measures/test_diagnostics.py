@@ -13,7 +13,7 @@ from tests.measures.models import PlantedInduction
 
 N = len(WORDS)
 TEXT = {"queries": WORDS, "keys": WORDS}
-LABELS = {"name", "layer", "head", "role"}
+LABELS = {"name", "layer", "head", "role", "leaning"}
 
 
 @pytest.fixture(scope="module")

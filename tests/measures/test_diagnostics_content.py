@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +28,13 @@ def test_roles_families_and_what_the_tree_knows(example):
     content = diagnostics_content(found, consensus=consensus)
     tables = {table["caption"]: table for table in content["tables"]}
     assert content["text"][0].startswith("8 of 12 heads have a role")
-    assert tables["Heads by role"]["rows"][0] == ["previous token", 4, "0-2", "L0H0, L0H3, L1H2, L2H1"]
+    shown = "L0H0 (0.91), L0H3 (0.91), L1H2 (0.91), L2H1 (0.91)"
+    assert tables["Heads by role"]["rows"][0] == ["previous token", 4, 0, "0-2", shown]
+    folders = next(table for caption, table in tables.items() if caption.startswith("Largest folders"))["rows"]
+    assert sorted(row[0] for row in folders) == [
+        "4 heads, layers 0-2, first token",
+        "4 heads, layers 0-2, previous token",
+    ]
     families = [row[1] for row in tables["Families of the consensus tree in words"]["rows"]]
     assert sorted(families) == [
         "4 heads, layers 0-2, first token",
@@ -64,6 +71,21 @@ def test_every_table_is_rectangular_plain_and_explained(example):
     assert "previous_token" in shown
     assert ["next_token", "x"] not in content["tables"][-1]["rows"]
     assert {"qk_rank", "sink_logit_mass"} <= {row[0] for row in content["tables"][-1]["rows"]}
+
+
+def test_induction_is_said_in_numbers_where_it_was_measured(example):
+    found, _ = example
+    assert "Induction" not in " ".join(diagnostics_content(found)["text"])
+    scores = np.full(12, 0.02)
+    scores[[3, 7]] = 0.9, 0.5
+    heads = found.heads.assign(prefix_matching=scores, copying=scores / 2)
+    said = diagnostics_content(replace(found, heads=heads))["text"][1]
+    assert (
+        "L0H3 attends most to what followed the earlier copy (0.90 of its attention, the middle head 0.02" in said
+    )
+    assert "copying 0.45). 2 heads give at least 40% of their attention" in said
+    none = found.heads.assign(prefix_matching=np.full(12, 0.02), copying=np.nan)
+    assert "No head gives at least 40%" in diagnostics_content(replace(found, heads=none))["text"][1]
 
 
 def test_heads_without_roles_are_no_error():

@@ -149,8 +149,20 @@ def test_every_role_of_images_is_named():
 def test_no_role_for_noise_for_even_heads_and_for_a_sink_elsewhere():
     noise = random_scores(0, 100, N, N, scale=3.0, mask=causal(N), **TEXT)
     assert set(head_roles(noise).names) == {""}
+    assert set(head_roles(noise).leanings) == {""}
     found = head_roles(probs(uniform(N), to_key(N, 5), **TEXT))
     assert found.names == ("", "")
+
+
+def test_a_head_leans_to_a_role_that_stands_out_but_does_not_dominate():
+    """A fifth of the attention to one token of sixteen leans to it; a tenth is less than three times chance."""
+    words = [f"w{i}" for i in range(16)]
+    parts = [share * previous(16) + (1 - share) * uniform(16) for share in (0.9, 0.2, 0.08)]
+    found = head_roles(probs(*parts, queries=words, keys=words))
+    assert found.names == ("previous token", "", "")
+    assert found.leanings == ("previous token", "previous token", "")
+    named = head_roles(probs(*parts, queries=words, keys=words), least=0.05)
+    assert named.leanings == named.names == ("previous token",) * 3  # if so little is enough
 
 
 def test_a_head_is_named_after_the_narrow_role():

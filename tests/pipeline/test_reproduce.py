@@ -6,6 +6,7 @@ import pytest
 import headtree as ht
 from headtree.claims.catalogue import TESTS
 from headtree.claims.pairs import PAIR_TESTS
+from headtree.measures.diagnostics_content import OVERLAP
 from headtree.pipeline import reproduce as module
 from headtree.pipeline.make import make_run
 from headtree.pipeline.reproduce import BEGIN, END, into, reproduce
@@ -43,6 +44,41 @@ def test_what_needs_scores_is_left_open_for_probs(claims):
     by_run = {name: ht.open_run(folder / name).sections["claims"] for name in ("first", "second")}
     open_ = {name: sum("needs scores" in str(row[-1]) for row in s.tables[0].rows) for name, s in by_run.items()}
     assert open_ == {"first": 0, "second": sum(test.needs_scores for test in TESTS)}
+
+
+def test_what_heads_do_stands_beside_the_claims(claims):
+    folder, text = claims
+    assert "### first: Diagnostics and roles of heads" in text
+    assert "What the folders of the consensus tree predict" in text
+    table = text.split("## What the l1 entropy of heads already contains")[1]
+    assert "| measure | first | second |" in table
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", table, re.MULTILINE))
+    section = ht.open_run(folder / "first").sections["diagnostics"]
+    shown = next(table for table in section.tables if table.caption == OVERLAP)
+    assert {str(row[0]) for row in shown.rows if row[1] is not None} == {k for k, v in rows.items() if v != "–"}
+    for measure, correlation, low, high, _, contained in shown.rows:
+        if correlation is not None:
+            assert rows[measure] == f"{correlation:.2f} [{low:.2f}, {high:.2f}] {contained}"
+
+
+def test_nothing_is_measured_twice(claims, monkeypatch):
+    folder, text = claims
+    for name in ("evidence_of", "matrix_regularity"):
+        monkeypatch.setattr(module, name, lambda *given: pytest.fail("measured again"))
+    monkeypatch.setattr(module, "draw_claims", lambda *given: ())
+    monkeypatch.setattr(module, "redraw", lambda path, say=None: None)
+    again = reproduce([str(folder / "first"), str(folder / "second")], folder / "out")
+    assert re.sub(r"!\[.*\n\n.*\n\n", "", text) == again.read_text(encoding="utf-8")
+    again.write_text(text, encoding="utf-8")
+
+
+def test_runs_of_one_name_are_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "redraw", lambda path, say=None: None)
+    monkeypatch.setattr(module, "draw_claims", lambda *given: ())
+    runs = [small_run(tmp_path / side / "run", n_inputs=1, seed=seed) for seed, side in enumerate("ab")]
+    text = reproduce([str(run.path) for run in runs], tmp_path / "out").read_text(encoding="utf-8")
+    assert "| in the paper | claim | run | run-2 |" in text
+    assert len(list((tmp_path / "out" / "measured").iterdir())) == 2
 
 
 def test_figures_are_there_and_named_in_the_text(claims):

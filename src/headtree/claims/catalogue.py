@@ -40,7 +40,8 @@ class NetworkTest:
 
 def findings(network: str, inputs: Sequence[Evidence]) -> list[Finding]:
     """All claims about one network."""
-    return [test.of(network, inputs) for test in TESTS]
+    own = SAID_OF.get(network, {})
+    return [own.get(test.claim.key, test).of(network, inputs) for test in TESTS]
 
 
 # -- statistics --------------------------------------------------------------------------------------------------
@@ -99,6 +100,13 @@ def _overlap(largest: bool) -> Callable[[Evidence, Evidence], float]:
 
 def _network_ks(a: Evidence, b: Evidence) -> float:
     return mean_ks_distance(np.stack([a.network_coefficients, b.network_coefficients]))
+
+
+#: How clustered the heads are.
+_SILHOUETTE = (
+    "best silhouette of the heads in diffusion coordinates beyond that of Gaussian clouds of the same covariance, "
+    "in their standard deviations"
+)
 
 
 # -- the list ----------------------------------------------------------------------------------------------------
@@ -263,10 +271,9 @@ TESTS: tuple[NetworkTest, ...] = (
         Claim(
             "clusters",
             "fig. 3",
-            "The heads are clustered (said of ViT; of TXL: a continuum).",
-            "no number; TXL “some continuous structure”, ViT “more clustered and contains some outliers”",
-            "best silhouette of the heads in diffusion coordinates beyond that of Gaussian clouds of the same "
-            "covariance, in their standard deviations; such a cloud itself exceeds 2 once in forty times",
+            "The heads are clustered.",
+            "no number; of ViT “more clustered and contains some outliers”",
+            f"{_SILHOUETTE}; such a cloud itself exceeds 2 once in forty times",
             2.0,
         ),
         _per_input(lambda item: item.clusters.excess),
@@ -353,3 +360,20 @@ TESTS: tuple[NetworkTest, ...] = (
         _pairwise(lambda a, b: SIMILAR - _network_ks(a, b)),
     ),
 )
+
+#: What the paper says of one network, in place of what it says of the other.
+SAID_OF: dict[str, dict[str, NetworkTest]] = {
+    "txl": {
+        "clusters": NetworkTest(
+            Claim(
+                "continuum",
+                "fig. 3",
+                "The heads form a continuum.",
+                "no number; of TXL “some continuous structure”",
+                f"2 less the {_SILHOUETTE}; below 0 they are clustered",
+                0.0,
+            ),
+            _per_input(lambda item: 2.0 - item.clusters.excess),
+        )
+    }
+}

@@ -109,11 +109,11 @@ def mean_of(values: Sequence[float] | Float[np.ndarray, " input"]) -> Statistic:
 
 
 def mean_over_pairs(matrix: Float[np.ndarray, "input input"]) -> Statistic:
-    """Statistic: the mean over pairs of different inputs."""
+    """Statistic: the mean over pairs of different inputs; nan of a single one."""
 
     def statistic(inputs: Int[np.ndarray, " draw"]) -> float:
         part = matrix[np.ix_(inputs, inputs)]
-        return float(part[~np.eye(len(inputs), dtype=bool)].mean())
+        return float(part[~np.eye(len(inputs), dtype=bool)].mean()) if len(inputs) > 1 else math.nan
 
     return statistic
 

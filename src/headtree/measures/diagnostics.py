@@ -136,7 +136,9 @@ def _labels(heads: Sequence[HeadId]) -> dict[str, Any]:
 def _heads_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]]) -> DataFrame:
     import pandas as pd
 
-    return pd.DataFrame({**_labels(roles.heads), **columns, "role": list(roles.names)})
+    return pd.DataFrame(
+        {**_labels(roles.heads), **columns, "role": list(roles.names), "leaning": list(roles.leanings)}
+    )
 
 
 def _spread_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]]) -> DataFrame:

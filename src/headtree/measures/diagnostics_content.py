@@ -13,13 +13,23 @@ from headtree.measures.agreement import TreeAgreement, tree_agreement
 from headtree.measures.consensus import Consensus
 from headtree.measures.definitions import OF_HEADS, OF_LAYERS
 from headtree.measures.diagnostics import Diagnostics
-from headtree.measures.folders import folder_words
+from headtree.measures.folders import describe_folders, folder_words
 from headtree.measures.overlap import overlap
+from headtree.measures.roles import WORDS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+#: Captions of two tables, by which reports find them.
+OVERLAP = "How far the l1 entropy of heads contains each measure"
+MEANINGS = "What the columns of heads and layers mean"
+
 _N_EXAMPLES = 6
+
+_COLUMN_OF = {words: column for column, words in WORDS.items()}
+
+#: Folders with a role that are shown, and the fewest heads that make one worth it.
+_MOST_FOLDERS, _SMALLEST_FOLDER = 8, 3
 
 
 def diagnostics_content(
@@ -42,11 +52,15 @@ def diagnostics_content(
     rng : int or numpy Generator
         Source of permutations and resamplings.
     """
-    text, tables = [_roles_text(found)], [_roles_table(found)]
+    text, tables = [_roles_text(found), *_induction_text(found)], [_roles_table(found)]
     if consensus is not None:
         agreements = tree_agreements(found, consensus, rng=rng)
         text.append(" ".join(_agreement_text(name, agreement) for name, agreement in agreements.items()))
-        tables += [_families_table(found, consensus), _agreement_table(agreements)]
+        tables += [
+            _families_table(found, consensus),
+            _folders_table(found, consensus),
+            _agreement_table(agreements),
+        ]
     if heads is not None:
         joined = heads[["name", "entropy"]].merge(found.heads, on="name")
         table = overlap(joined, rng=rng)
@@ -62,13 +76,15 @@ def diagnostics_content(
 def tree_agreements(
     found: Diagnostics, consensus: Consensus, *, n_permutations: int = 999, rng: int | np.random.Generator = 0
 ) -> dict[str, TreeAgreement]:
-    """Whether the tree of heads knows their layers, their roles, and their roles beyond what layers explain."""
-    layers, roles = [head.layer for head in found.roles.heads], found.roles.names
+    """Whether the tree of heads knows their layers, their roles, and those beyond what layers explain."""
+    layers, roles, leanings = [head.layer for head in found.roles.heads], found.roles.names, found.roles.leanings
     options: dict[str, Any] = {"n_permutations": n_permutations, "rng": rng}
     return {
         "layers": tree_agreement(consensus.tree, layers, **options),
         "roles": tree_agreement(consensus.tree, roles, **options),
         "roles within layers": tree_agreement(consensus.tree, roles, within=layers, **options),
+        "leanings": tree_agreement(consensus.tree, leanings, **options),
+        "leanings within layers": tree_agreement(consensus.tree, leanings, within=layers, **options),
     }
 
 
@@ -78,11 +94,29 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) 
 
 def _roles_text(found: Diagnostics) -> str:
     named = sum(bool(name) for name in found.roles.names)
+    leaning = sum(bool(name) for name in found.roles.leanings) - named
     return (
         f"{named} of {len(found.heads)} heads have a role: at least {found.roles.least:.0%} of their attention "
         "beyond chance goes to one kind of token, chance being the same attention shuffled among the allowed keys. "
+        f"{leaning} more lean to one: at least 10% beyond chance, and three times what chance gives. "
         f"Means over {_inputs(found.n_inputs)}."
     )
+
+
+def _induction_text(found: Diagnostics) -> list[str]:
+    """Which head looks most for what followed the earlier copy, and whether that makes it an induction head."""
+    scores = found.heads.get("prefix_matching")
+    if scores is None or not scores.notna().any():
+        return []  # the table of missing columns has the reason
+    best = found.heads.loc[scores.idxmax()]
+    copying = f", copying {best['copying']:.2f}" if "copying" in best and np.isfinite(best["copying"]) else ""
+    n_clear = int((scores >= found.roles.least).sum())
+    return [
+        f"Induction, on random tokens said twice: {best['name']} attends most to what followed the earlier copy "
+        f"({best['prefix_matching']:.2f} of its attention, the middle head {scores.median():.2f}{copying}). "
+        f"{n_clear or 'No'} {'head gives' if n_clear < 2 else 'heads give'} at least {found.roles.least:.0%} of "
+        f"{'their' if n_clear > 1 else 'its'} attention to it, as a clear induction head does."
+    ]
 
 
 def _inputs(n: int) -> str:
@@ -90,17 +124,27 @@ def _inputs(n: int) -> str:
 
 
 def _roles_table(found: Diagnostics) -> dict[str, Any]:
-    members: dict[str, list[HeadId]] = {}
-    for head, role in zip(found.roles.heads, found.roles.names, strict=True):
-        members.setdefault(role, []).append(head)
-    counts = Counter({role: len(heads) for role, heads in members.items() if role})
+    """How many heads have each role, and how many more lean to it."""
+    roles = found.roles
+    having, leaning = Counter(filter(None, roles.names)), Counter(filter(None, roles.leanings))
     rows = []
-    for role, n in counts.most_common():
-        shown = ", ".join(str(head) for head in members[role][:_N_EXAMPLES])
-        rows.append(
-            [role, n, _range([head.layer for head in members[role]]), shown + (", …" if n > _N_EXAMPLES else "")]
-        )
-    return _table("Heads by role", ["role", "heads", "layers", "which"], rows)
+    for role in sorted(leaning, key=lambda role: (-having[role], -leaning[role])):
+        members = [head for head, name in zip(roles.heads, roles.leanings, strict=True) if name == role]
+        strongest = sorted(members, key=lambda head: -_excess(found, role, head))[:_N_EXAMPLES]
+        shown = ", ".join(f"{head} ({_share(found, role, head):.2f})" for head in strongest)
+        more = ", …" if len(members) > _N_EXAMPLES else ""
+        layers = _range([head.layer for head in members])
+        rows.append([role, having[role], leaning[role] - having[role], layers, shown + more])
+    columns = ["role", "heads", "leaning", "layers", "strongest, with their share of attention"]
+    return _table("Heads by role", columns, rows)
+
+
+def _share(found: Diagnostics, role: str, head: HeadId) -> float:
+    return float(found.roles.share[_COLUMN_OF[role]][found.roles.heads.index(head)])
+
+
+def _excess(found: Diagnostics, role: str, head: HeadId) -> float:
+    return float(found.roles.excess[_COLUMN_OF[role]][found.roles.heads.index(head)])
 
 
 def _range(numbers: Sequence[int]) -> str:
@@ -111,10 +155,39 @@ def _range(numbers: Sequence[int]) -> str:
 def _families_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
     families = consensus.families()
     rows = [
-        [i, folder_words(leaves, found.roles.heads, found.roles.names), _finite(support)]
+        [
+            i,
+            folder_words(leaves, found.roles.heads, found.roles.names),
+            _leaning_words(found, leaves),
+            _finite(support),
+        ]
         for i, (leaves, support) in enumerate(zip(families.folders, families.support, strict=True))
     ]
-    return _table("Families of the consensus tree in words", ["family", "in words", "support"], rows)
+    return _table("Families of the consensus tree in words", ["family", "in words", "lean to", "support"], rows)
+
+
+def _leaning_words(found: Diagnostics, leaves: Any) -> str:
+    """What the heads of a folder lean to, with or without a role: "neighbours 12, same row 3"."""
+    counts = Counter(name for name in (found.roles.leanings[leaf] for leaf in leaves) if name)
+    return ", ".join(f"{name} {n}" for name, n in counts.most_common(3))
+
+
+def _folders_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
+    """Folders most of whose heads have one role or lean to it, largest first, none inside another."""
+    folders = describe_folders(consensus, found.roles.heads, found.roles.leanings)
+    of_role = folders[(folders["share_of_role"] >= 0.5) & (folders["n_heads"] >= _SMALLEST_FOLDER)]
+    rows: list[list[Any]] = []
+    seen: set[str] = set()
+    for row in of_role.sort_values("n_heads", ascending=False, kind="stable").itertuples():
+        members = set(row.heads.split())
+        if members & seen or len(rows) == _MOST_FOLDERS:
+            continue
+        seen |= members
+        rows.append([row.words, row.heads, _finite(row.support)])
+    caption = (
+        "Largest folders of the consensus tree in which half of the heads or more have one role, or lean to it"
+    )
+    return _table(caption, ["in words", "heads", "support"], rows)
 
 
 def _agreement_text(name: str, agreement: TreeAgreement) -> str:
@@ -163,14 +236,14 @@ def _overlap_table(table: DataFrame) -> dict[str, Any]:
         for row in table.itertuples()
     ]
     columns = ["measure", "Spearman's correlation", "low", "high", "heads", "contained"]
-    return _table("How far the l1 entropy of heads contains each measure", columns, rows)
+    return _table(OVERLAP, columns, rows)
 
 
 def _meanings_table(found: Diagnostics) -> dict[str, Any]:
     known = {**OF_HEADS, **OF_LAYERS}
     there = dict.fromkeys([*found.heads, *found.layers])
     rows = [[name, known[name].meaning, known[name].source] for name in there if name in known]
-    return _table("What the columns of heads and layers mean", ["column", "meaning", "source"], rows)
+    return _table(MEANINGS, ["column", "meaning", "source"], rows)
 
 
 def _finite(value: float) -> float | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: From here on the whole interval must lie, for a measure to count as contained.
 _LARGELY = 0.7
 
-_LABELS = ("name", "layer", "head", "role", "family")
+_LABELS = ("name", "layer", "head", "role", "leaning", "family")
 
 
 def overlap(

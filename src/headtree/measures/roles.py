@@ -39,6 +39,9 @@ WORDS = {**NARROW, **BROAD}
 #: Standard deviations of the shuffled share by which a head must exceed it: no head of noise does.
 _CLEARLY = 4.0
 
+#: Excess from which a head leans to a role that it is not named after, and how many times chance its share must be.
+_LEANING, _TIMES = 0.1, 3.0
+
 #: Queries on which a role must be possible, or a single repeated word would make a head of repeated words.
 _FEWEST = 3
 
@@ -74,6 +77,18 @@ class Roles:
         nearby tokens), if it is at least `least`, four standard deviations above chance, and seen on three queries
         of an input.
         """
+        return self._named(self.least, 1.0)
+
+    @property
+    def leanings(self) -> tuple[str, ...]:
+        """The role of each head, or that to which it leans: an excess of 0.1 and a share of three times chance.
+
+        Clear beside shuffled attention, but not what most of the head's attention does. "" for a head without.
+        """
+        leaning = self._named(min(self.least, _LEANING), _TIMES)
+        return tuple(name or other for name, other in zip(self.names, leaning, strict=True))
+
+    def _named(self, least: float, times: float) -> tuple[str, ...]:
         excess = self.excess
         result = [""] * len(self.heads)
         for kind in (BROAD, NARROW):
@@ -82,7 +97,8 @@ class Roles:
                 clear = [
                     (float(excess[name][head]), kind[name])
                     for name in known
-                    if excess[name][head] >= self.least
+                    if excess[name][head] >= least
+                    and self.share[name][head] >= times * self.chance[name][head]
                     and self.score[name][head] >= _CLEARLY
                     and self.n_queries[name][head] >= _FEWEST
                 ]

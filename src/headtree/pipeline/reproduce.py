@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from headtree.attention.capture import capture
 from headtree.attention.paths import checked_path
 from headtree.claims.catalogue import findings
 from headtree.claims.evidence import Evidence, evidence_of
-from headtree.claims.matrices import matrix_regularity
+from headtree.claims.matrices import SETTINGS, matrix_regularity
 from headtree.claims.pairs import pair_findings
 from headtree.claims.training import training_findings
 from headtree.claims.verdict import Finding
@@ -19,6 +20,7 @@ from headtree.errors import InvalidValueError
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
 from headtree.networks.load import STAGES, load_bundled
 from headtree.pipeline.demo import demo_sources, pretrained_source
+from headtree.pipeline.kept import kept, origin_of
 from headtree.pipeline.make import Say, make_run, redraw
 from headtree.pipeline.models import BUNDLED, ModelSource
 from headtree.pipeline.workplace import reopened
@@ -26,10 +28,14 @@ from headtree.progress import progress
 from headtree.questionnaire.organize import organize
 from headtree.report.claims import NetworkResult, markdown, section_of
 from headtree.report.claims_figures import draw_claims
+from headtree.runs.organization_data import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
 
 #: Lines between which `into` replaces the text of a document.
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
+
+#: Sections of a run that stand beside its claims.
+_SECTIONS = ("diagnostics", "sensitivity")
 
 #: Inputs on which the stages of training are compared.
 _TRAINING_INPUTS = 3
@@ -52,7 +58,7 @@ def reproduce(
     networks : sequence of str
         ``bundled`` (both that come with headtree), ``txl``, ``vit``, ``minilm``, or folders of runs.
     folder : path
-        Gets ``claims.md``, ``figures/`` and ``runs/``.
+        Gets ``claims.md``, ``figures/``, ``runs/``, and ``measured/``: what need not be measured again.
     n_inputs : int
         Inputs of each run that is made here.
     say : function, optional
@@ -60,13 +66,13 @@ def reproduce(
     """
     target = checked_path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    chosen = [_network(name, target, n_inputs, say) for name in _expanded(networks)]
-    results = [_result(network, target / "figures") for network in chosen]
+    chosen = _apart([_network(name, target, n_inputs, say) for name in _expanded(networks)])
+    results = [_result(network, target) for network in chosen]
     text = markdown(results, _pairs(results))
     (target / "claims.md").write_text(text, encoding="utf-8")
     for network, result in zip(chosen, results, strict=True):
         _add_section(network, result)
-        redraw(network.run.path, say=say)
+        redraw(network.run.path, say=_of_run(network.run.path, say))
     return target / "claims.md"
 
 
@@ -109,11 +115,30 @@ def _network(name: str, target: Path, n_inputs: int, say: Say | None) -> _Networ
             )
         return _Network(run.name, run, run if run.kind == "scores" else None)
     source = _source(name, n_inputs)
-    run = make_run(source, target / "runs" / name, draw=False, say=say)
+    run = _made(source, target / "runs" / name, say)
     if source.kind == "scores":
         return _Network(name, run, run)
-    scores = make_run(replace(source, kind="scores"), target / "runs" / f"{name}-scores", draw=False, say=say)
-    return _Network(name, run, scores)
+    return _Network(name, run, _made(replace(source, kind="scores"), target / "runs" / f"{name}-scores", say))
+
+
+def _made(source: ModelSource, path: Path, say: Say | None) -> Run:
+    return make_run(source, path, draw=False, say=_of_run(path, say))
+
+
+def _of_run(path: Path, say: Say | None) -> Say | None:
+    """Told the same, with the name of the run that a step is of."""
+    return None if say is None else lambda step, seconds: say(f"{path.name} {step}", seconds)
+
+
+def _apart(networks: Sequence[_Network]) -> list[_Network]:
+    """With different names: runs in different folders may have the same."""
+    seen: list[str] = []
+    result = []
+    for network in networks:
+        seen.append(network.name)
+        n = seen.count(network.name)
+        result.append(network if n == 1 else replace(network, name=f"{network.name}-{n}"))
+    return result
 
 
 def _source(name: str, n_inputs: int) -> ModelSource:
@@ -131,12 +156,17 @@ def _source(name: str, n_inputs: int) -> ModelSource:
 # -- findings ----------------------------------------------------------------------------------------------------
 
 
-def _result(network: _Network, figures: Path) -> NetworkResult:
-    evidence = _evidence(network.run)
-    scores = (
-        evidence if network.scores is network.run else () if network.scores is None else _evidence(network.scores)
+def _result(network: _Network, target: Path) -> NetworkResult:
+    measured = target / "measured" / network.name
+    evidence = _evidence(network.run, measured)
+    scores: tuple[Evidence, ...] = ()
+    if network.scores is not None:
+        scores = evidence if network.scores is network.run else _evidence(network.scores, measured)
+    matrices = kept(
+        measured / "matrices.json",
+        [*origin_of(network.run), questionnaire_to_dict(SETTINGS)],
+        lambda: matrix_regularity(network.run.attention[0]),
     )
-    matrices = matrix_regularity(network.run.attention[0])
     of_scores = {finding.claim.key: finding for finding in findings(network.name, scores)} if scores else {}
     found = [
         of_scores[finding.claim.key] if finding.note and finding.claim.key in of_scores else finding
@@ -144,18 +174,28 @@ def _result(network: _Network, figures: Path) -> NetworkResult:
     ]
     found += matrices.findings(network.name)
     if network.name in BUNDLED and _is_own(network.run):
-        found += training_findings(network.name, _stages(network.name))
+        found += training_findings(network.name, _stages(network.name, measured))
+    figures = target / "figures"
     pictures = draw_claims(network.run, network.scores, evidence, scores, matrices, figures, network.name)
-    return NetworkResult(network.name, _about(network), evidence, scores, matrices, tuple(found), pictures)
+    sections = tuple(network.run.sections[name] for name in _SECTIONS if name in network.run.sections)
+    return NetworkResult(
+        network.name, _about(network), evidence, scores, matrices, tuple(found), pictures, sections
+    )
 
 
-def _evidence(run: Run) -> tuple[Evidence, ...]:
+def _evidence(run: Run, folder: Path) -> tuple[Evidence, ...]:
     found = []
     with progress(f"measuring {run.name}", run.n_inputs) as step:
         for i in range(run.n_inputs):
-            found.append(evidence_of(run.attention[i].load(), run.organization[i]))
+            found.append(
+                kept(folder / f"{run.kind}-{i:05d}.json", [*origin_of(run), i], partial(_evidence_of, run, i))
+            )
             step(f"input {i + 1} of {run.n_inputs}")
     return tuple(found)
+
+
+def _evidence_of(run: Run, i: int) -> Evidence:
+    return evidence_of(run.attention[i].load(), run.organization[i])
 
 
 def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
@@ -176,16 +216,21 @@ def _is_own(run: Run) -> bool:
     return str(run.record.settings.get("source", {}).get("model")) in BUNDLED
 
 
-def _stages(name: str) -> list[list[SoftmaxInvariance]]:
+def _stages(name: str, folder: Path) -> list[list[SoftmaxInvariance]]:
     """Softmax invariance at every stage of training, from the first weights to the last."""
     stages = []
     with progress(f"training of {name}", len(STAGES)) as step:
         for stage in STAGES:
-            network = load_bundled(name, stage)
-            atts = capture(network.model, inputs=list(network.inputs[:_TRAINING_INPUTS]), kind="scores")
-            stages.append([softmax_invariance(att, organize(att)) for att in atts])
+            made_from = [name, stage, _TRAINING_INPUTS]
+            stages.append(kept(folder / f"{stage}.json", made_from, partial(_at_stage, name, stage)))
             step(stage)
     return stages
+
+
+def _at_stage(name: str, stage: str) -> list[SoftmaxInvariance]:
+    network = load_bundled(name, stage)
+    atts = capture(network.model, inputs=list(network.inputs[:_TRAINING_INPUTS]), kind="scores")
+    return [softmax_invariance(att, organize(att)) for att in atts]
 
 
 def _about(network: _Network) -> str:

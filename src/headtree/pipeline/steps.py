@@ -125,7 +125,8 @@ def join_tables(place: Workplace, name: str, columns: Any) -> None:
     """Append columns to a table of the run; those that it has already stay as they are."""
     import pandas as pd
 
-    table = pd.read_csv(place.path / name, keep_default_na=False, na_values=[""], dtype={"role": str})
+    names = {"role": str, "leaning": str}
+    table = pd.read_csv(place.path / name, keep_default_na=False, na_values=[""], dtype=names)
     more = {column: columns[column] for column in columns if column not in table}
     write_table(place, name, {column: table[column] for column in table} | more)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from headtree.claims.evidence import Evidence
 from headtree.claims.matrices import MatrixRegularity
 from headtree.claims.pairs import PRINTED_ENTROPIES
 from headtree.claims.verdict import RULE, Finding, Measured
+from headtree.measures.diagnostics_content import MEANINGS, OVERLAP
 from headtree.measures.stability import Stability, stability
 from headtree.runs.section import Picture, Section, Table
 
@@ -42,6 +44,7 @@ class NetworkResult:
     matrices: MatrixRegularity | None  #: every head by itself, on the first input
     findings: tuple[Finding, ...]
     pictures: tuple[Picture, ...]
+    sections: tuple[Section, ...] = ()  #: of the run: what its heads do, how sensitive it is
 
 
 def section_of(result: NetworkResult) -> Section:
@@ -85,10 +88,16 @@ def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, leve
             lines += [*_markdown_table(table), ""]
         for picture in result.pictures:
             lines += [f"![{_escaped(picture.caption)}]({picture.file})", "", picture.caption, ""]
+        for section in result.sections:
+            lines += _section_lines(section, f"{'#' * (level + 2)} {result.name}: {section.title}")
     if pairs:
         rows = [(finding.network, *_row(finding)) for finding in pairs]
         table = Table("Claims that compare two networks.", ("networks", *_COLUMNS), tuple(rows))
         lines += [f"{'#' * (level + 1)} Two networks", "", *_markdown_table(table), ""]
+    contained = _contained_table(results)
+    if contained is not None:
+        heading = f"{'#' * (level + 1)} What the l1 entropy of heads already contains"
+        lines += [heading, "", *_markdown_table(contained), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -141,6 +150,51 @@ def _tables(result: NetworkResult) -> list[Table]:
         tables.append(_recurrence_table(result))
     tables.append(_entropy_table(result))
     return tables
+
+
+def _section_lines(section: Section, heading: str) -> list[str]:
+    """A section of a run, without what is shown for all networks together, and without its figures."""
+    lines = [heading, ""]
+    for paragraph in section.text:
+        lines += [_escaped(paragraph), ""]
+    for table in section.tables:
+        if table.caption not in (OVERLAP, MEANINGS) and table.rows:
+            lines += [*_markdown_table(table), ""]
+    return lines
+
+
+def _contained_table(results: Sequence[NetworkResult]) -> Table | None:
+    """Correlations of every measure with the l1 entropy, a column for each network, strongest first."""
+    by_network = {}
+    for result in results:
+        tables = [table for section in result.sections for table in section.tables if table.caption == OVERLAP]
+        if tables:
+            by_network[result.name] = {str(row[0]): row[1:] for row in tables[0].rows if row[1] is not None}
+    if not by_network:
+        return None
+    measures = dict.fromkeys(measure for rows in by_network.values() for measure in rows)
+    strength = {
+        measure: float(np.mean([abs(rows[measure][0]) for rows in by_network.values() if measure in rows]))
+        for measure in measures
+    }
+    rows = [
+        (f"`{measure}`", *(_contained_cell(by_network[name].get(measure)) for name in by_network))
+        for measure in sorted(measures, key=lambda measure: -strength[measure])
+    ]
+    caption = (
+        "Spearman's correlation over heads of each measure with the l1 entropy ([OA], eq. 21; mean over inputs), "
+        "its 95 % bootstrap interval over heads, and whether the entropy contains the measure. Largely: the whole "
+        "interval is beyond 0.7 or -0.7; partly: it leaves out 0. Heads of one layer are not independent, so that "
+        "true intervals are wider. A dash: not defined for this network, or the same for all heads."
+    )
+    return Table(caption, ("measure", *by_network), tuple(rows))
+
+
+def _contained_cell(row: Sequence[Any] | None) -> str:
+    if row is None:
+        return "–"
+    correlation, low, high, _, contained = row
+    return f"{correlation:.2f} [{low:.2f}, {high:.2f}] {contained}"
 
 
 def _quartiles(values: Sequence[float] | np.ndarray) -> tuple[str, str, str]:
@@ -243,8 +297,14 @@ def _markdown_table(table: Table) -> list[str]:
         "",
         "| " + " | ".join(_escaped(column) for column in table.columns) + " |",
         "|---" * len(table.columns) + "|",
-        *("| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in table.rows),
+        *("| " + " | ".join(_escaped(_cell(cell)) for cell in row) + " |" for row in table.rows),
     ]
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return _number(value) if math.isfinite(value) else "–"
+    return "–" if value is None else value
 
 
 def _escaped(text: object) -> str:
