@@ -232,7 +232,8 @@ def test_banded_attention_gives_probs_and_says_that_scores_are_not_obtainable():
 def test_gpt2_with_its_own_eager_attention_keeps_its_outputs():
     """Upcast attention is chosen where the implementation is called "eager"; another name must not lose it.
 
-    The module's own branch scales inside the product, the function it falls back on after it: another last bit.
+    The module's own branch scales inside the product, the function it would fall back on after it: on some
+    processors the last bit differs, on others only for longer inputs than the one a plan is made on.
     """
     case = zoo.ALL["gpt2"]
     settings = {**case.settings, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True}
@@ -243,7 +244,7 @@ def test_gpt2_with_its_own_eager_attention_keeps_its_outputs():
     handle = watched.register_forward_hook(lambda module, args, output: outputs.append(output))
     att = capture(watched, inputs=case.read())[0]
     handle.remove()
-    torch.testing.assert_close(outputs[-1][0], plain[0], atol=1e-5, rtol=0)
+    assert torch.equal(outputs[-1][0], plain[0])
     torch.testing.assert_close(
         softmax_of(att), torch.cat([layer[0] for layer in plain.attentions]), atol=1e-5, rtol=0
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headtree.attention import anatomy
 from headtree.attention.anatomy import AttentionSite
@@ -106,21 +107,30 @@ def _uses_registry(model: nn.Module) -> bool:
 
 
 def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> Plan | None:
-    """The calls seen through transformers' registry; None if it does not tell everything about this model."""
+    """The calls seen through transformers' registry; None if it does not tell everything about this model.
+
+    Nor if the model calls other functions of torch when its implementation has another name: GPT-2 has a branch of
+    its own for "eager", which may agree to the last bit on a short input and not on a long one.
+    """
+    own, seen = _Functions(), _Functions()
+    with own:
+        again = run(model, [probe])
     calls: list[tuple[AttentionSite, bool]] = []
 
     def listen(call: AttentionCall) -> None:
         calls.append((call.site(), reproduces(call)))
 
     try:
-        with recording(model, listen, n_batch=1):
+        with recording(model, listen, n_batch=1), seen:
             watched = run(model, [probe])
     except (NoEagerFunctionError, KeyError):
+        return None
+    if not own.called <= seen.called:
         return None
     sites = tuple(site for site, _ in calls)
     is_complete = any(site.way == "registry" for site in sites) and all(agrees for _, agrees in calls)
     only_registry = all(site.way == "registry" for site in sites)
-    if not is_complete or (only_registry and not _same(plain, watched) and _same(plain, run(model, [probe]))):
+    if not is_complete or (only_registry and not _same(plain, watched) and _same(plain, again)):
         return None
     return Plan(sites, probe, registry=True, trace=not only_registry)
 
@@ -272,6 +282,20 @@ def tensors_of(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, list | tuple):
         for value in output:
             yield from tensors_of(value)
+
+
+class _Functions(TorchFunctionMode):
+    """Which functions of torch a model calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[Any] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.called.add(func)
+        return func(*args, **(kwargs or {}))
 
 
 class _LargestOutput:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headtree._checks import at_least_one
@@ -51,21 +51,26 @@ def sorting() -> Task:
         numbers = rng.integers(10, size=(n, 8))
         return torch.from_numpy(numbers), torch.from_numpy(np.sort(numbers, axis=1))
 
-    return Task("sorting", 6, 2, 48, 8, 10, 1500, 64, draw, vocabulary=10)
+    return Task("sorting", 6, 2, 48, 8, 10, 700, 64, draw, vocabulary=10)
 
 
 def convex_hull() -> Task:
     """Say of each of 10 points in the unit square whether it is a corner of their convex hull."""
-    from scipy.spatial import ConvexHull
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
         points = rng.random((n, 10, 2))
-        labels = np.zeros((n, 10), dtype=np.int64)
-        for row, cloud in zip(labels, points, strict=True):
-            row[ConvexHull(cloud).vertices] = 1
-        return torch.from_numpy(points).float(), torch.from_numpy(labels)
+        return torch.from_numpy(points).float(), torch.from_numpy(_are_corners(points).astype(np.int64))
 
     return Task("convex hull", 6, 3, 84, 10, 2, 2500, 64, draw)
+
+
+def _are_corners(points: Float[np.ndarray, "cloud point 2"]) -> Bool[np.ndarray, "cloud point"]:
+    """Which points of each cloud are corners of its hull: an edge of it has all other points on one side."""
+    to = points[:, None] - points[:, :, None]  # from the second index to the third
+    sides = to[:, :, :, None, 0] * to[:, :, None, :, 1] - to[:, :, :, None, 1] * to[:, :, None, :, 0]
+    is_other = ~np.eye(points.shape[1], dtype=bool)
+    has_none_left = np.all((sides <= 0) | ~is_other[:, None, :], axis=-1)  # (cloud, from, to)
+    return np.any(has_none_left & is_other, axis=-1)
 
 
 def memorisation() -> Task:
@@ -80,7 +85,7 @@ def memorisation() -> Task:
         rows = rng.choice(n_sequences, size=min(n, n_sequences), replace=False)
         return torch.from_numpy(text[rows]), torch.from_numpy(labels[rows])
 
-    sizes = (6, 2, 250, n_tokens, n_labels, 500, 8)
+    sizes = (6, 2, 250, n_tokens, n_labels, 300, 8)
     return Task("memorisation", *sizes, draw, vocabulary=len(numbers), is_memorised=True, learning_rate=5e-4)
 
 
@@ -247,7 +252,7 @@ def train_task(task: Task, seed: int, n_steps: int) -> TaskNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = TaskNetwork(task)
-    optimizer = torch.optim.Adam(network.parameters(), lr=task.learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), lr=task.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=task.learning_rate, total_steps=n_steps + 1)
     for _ in range(n_steps):
         inputs, labels = task.draw(rng, task.batch_size)
