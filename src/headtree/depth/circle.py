@@ -95,7 +95,7 @@ def arcs(n_points: int) -> Float[Tensor, "{n_points} 2 2"]:
     return _RADIUS * torch.stack([-first, first], dim=1)
 
 
-def circle_runs(*, n_seeds: int = 5, n_points: int = 100, n_steps: int = 2000) -> CircleRuns:
+def circle_runs(*, n_seeds: int = 5, n_points: int = 100, n_steps: int = 5000) -> CircleRuns:
     """Train each variant to make single steps, then let it run on its own points.
 
     Parameters

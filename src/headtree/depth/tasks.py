@@ -61,7 +61,7 @@ def convex_hull() -> Task:
         points = rng.random((n, 10, 2))
         return torch.from_numpy(points).float(), torch.from_numpy(_are_corners(points).astype(np.int64))
 
-    return Task("convex hull", 6, 3, 84, 10, 2, 2500, 64, draw)
+    return Task("convex hull", 6, 3, 84, 10, 2, 1000, 64, draw)
 
 
 def _are_corners(points: Float[np.ndarray, "cloud point 2"]) -> Bool[np.ndarray, "cloud point"]:
@@ -70,7 +70,7 @@ def _are_corners(points: Float[np.ndarray, "cloud point 2"]) -> Bool[np.ndarray,
     sides = to[:, :, :, None, 0] * to[:, :, None, :, 1] - to[:, :, :, None, 1] * to[:, :, None, :, 0]
     is_other = ~np.eye(points.shape[1], dtype=bool)
     has_none_left = np.all((sides <= 0) | ~is_other[:, None, :], axis=-1)  # (cloud, from, to)
-    return np.any(has_none_left & is_other, axis=-1)
+    return np.asarray(np.any(has_none_left & is_other, axis=-1))
 
 
 def memorisation() -> Task:
