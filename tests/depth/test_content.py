@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from headtree.attention.capture import prepare
 from headtree.cli import app
-from headtree.depth.content import depth_content
+from headtree.depth.content import _fall_words, _size_words, depth_content
+from headtree.depth.figures import residual_figure
 from headtree.runs.section import Section, read_section
 from tests.depth.conftest import X, network
 
@@ -43,6 +44,39 @@ def test_figures_are_svg_with_text_and_repeat(content, tmp_path):
         assert "path length" in text or "depth (layers)" in text
     depth_content(prepare(network("pre"), inputs=X, kind="probs"), tmp_path)
     assert (tmp_path / "depth_paths.svg").read_bytes() == (folder / "depth_paths.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("curve", "said"),
+    [
+        (
+            [1.0, 0.9, 0.5, 0.05, 1e-4],
+            "leaves 0.71 of the residual on average up to depth 2, and 0.014 from",
+        ),
+        ([1.0, 0.5, 0.25, 0.125, 0.1, 0.09], "not faster with depth, unlike [RC]"),
+        ([1.0, 0.1, 1e-3, 1e-8, 1e-8], "up to depth 1, and 0.01 from there to depth 2: it falls ever faster"),
+        ([1.0, 1e-2, 1e-7, 1e-7], "cannot be seen"),
+        ([0.0, 0.0, 0.0], "cannot be seen"),
+        ([1.0, np.nan, np.nan], "cannot be seen"),
+    ],
+)
+def test_how_attention_alone_falls_is_said_from_the_numbers(curve, said):
+    assert said in _fall_words(np.array(curve))
+
+
+def test_sums_that_cancel_are_said_to():
+    assert "No length's sum is larger than the output; the last has 0.1" in _size_words(np.array([0.9, 0.4, 0.1]))
+    words = _size_words(np.array([0.9, 5.0, 700.0, 30.0, 0.2]))
+    assert "lengths 1 to 3 are larger than the output itself, up to 700 times at length 2, and cancel" in words
+    assert "longest paths have 0.2" in words
+
+
+def test_published_values_are_open_marks_as_deep_as_the_network(content):
+    found, _ = content
+    axes = residual_figure(found.residual).axes[0]
+    marks = [line for line in axes.lines if line.get_markerfacecolor() == "none" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in marks] == [[0, 1, 2, 3]] * 3
+    assert list(marks[0].get_ydata()) == [0.687, 0.676, 0.315, 0.139]
 
 
 def test_columns_by_layer(content):

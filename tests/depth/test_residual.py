@@ -146,6 +146,21 @@ def test_one_token_is_refused():
         rank_residual(network("pre"), X[:, :1], fresh=False)
 
 
+def test_one_token_is_refused_where_nothing_can_be_followed():
+    """XLNet's code squeezes axes of one token away, so that no product could be told from another."""
+    for measure in (ht.rank_residual, ht.path_lengths):
+        with pytest.raises(HeadtreeError, match="input 0 must have at least 2 tokens"):
+            measure(zoo_model("xlnet"), {"input_ids": torch.tensor([[3]])})
+
+
+@pytest.mark.parametrize("option", [{"layers": [0, 1]}, {"heads": [0]}, {"window": (0, 4)}])
+def test_parts_of_a_network_are_refused(option):
+    """What leaves the last chosen layer would be taken from the end of the stream."""
+    for measure in (ht.rank_residual, ht.path_lengths, ht.frozen_networks):
+        with pytest.raises(HeadtreeError, match=f"{next(iter(option))} chooses what capture keeps"):
+            measure(network("pre"), X, **option)
+
+
 def test_identical_tokens_stay_identical():
     found = rank_residual(network("pre"), X[:, :1].expand(-1, 5, -1), fresh=False)
     np.testing.assert_allclose(found.trained, 0, atol=1e-6)

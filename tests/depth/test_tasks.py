@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headtree.depth.circle import CIRCLES, CircleRuns, arcs, circle_runs
+from headtree.depth.circle import CIRCLES, CircleRuns, _verdict, arcs, circle_runs
 from headtree.depth.tasks import TASKS, TaskPaths, mean_interval, task_paths, train_task
 from headtree.errors import HeadtreeError
 
@@ -116,7 +116,22 @@ def test_circle_runs_and_distances():
     with np.errstate(invalid="ignore"):
         wild = CircleRuns(found.truth, {"wild": found.truth[None] * np.inf})
     assert wild.ends("wild") == {"collapsed": 0, "apart": 0, "ran away": 1}
-    assert "of 1 seeds 0 collapsed, 1 apart, 0 ran away" in right.findings()[0]
+    assert "of 1 seeds 0 collapsed, 1 apart, 0 ran away; as in [RC], none collapses." in right.findings()[0]
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "ends", "said"),
+    [
+        (True, (3, 0, 0), "as in [RC], all collapse"),
+        (True, (0, 2, 1), "unlike [RC], none collapses"),
+        (True, (1, 0, 2), "in part as in [RC]: not all collapse"),
+        (False, (0, 3, 0), "as in [RC], none collapses."),
+        (False, (0, 1, 2), "as in [RC], none collapses, but not all stay"),
+        (False, (1, 2, 0), "unlike [RC], this does not always keep"),
+    ],
+)
+def test_verdicts_on_the_circle(is_alone, ends, said):
+    assert said in _verdict(is_alone, dict(zip(("collapsed", "apart", "ran away"), ends, strict=True)))
 
 
 @pytest.mark.parametrize(

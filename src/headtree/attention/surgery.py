@@ -42,6 +42,8 @@ def find_blocks(job: CaptureJob) -> Blocks:
     """The stream of the part of a model that a capture would look at."""
     if job.selection.part == "cross":
         raise InvalidValueError("part must be a stack of layers with a stream of its own, got 'cross'")
+    if all(job.plan.sites[i].shape[2] < 2 for i in job.selection.sites):
+        raise InvalidValueError("input 0 must have at least 2 tokens to differ from each other; pass longer inputs")
     traced = trace(job.model, job.plan.probe)
     sites = matched_sites(traced, job.plan.sites, type(job.model).__name__)
     chosen = tuple(sites[i] for i in job.selection.sites)

@@ -74,13 +74,25 @@ class CircleRuns:
         }
 
     def findings(self) -> list[str]:
-        """Where the points end up."""
+        """Where the points end up, and what of that agrees with [RC]."""
         return [
             f"Circle, {variant}: after {len(self.truth) - 1} applications, of {len(runs)} seeds "
             + ", ".join(f"{n} {end}" for end, n in self.ends(variant).items())
-            + "."
+            + "; "
+            + _verdict(variant == "attention alone", self.ends(variant))
             for variant, runs in self.runs.items()
         ]
+
+
+def _verdict(is_alone: bool, ends: dict[str, int]) -> str:
+    """[RC]: attention alone degenerates to rank one; skips and MLPs stop that."""
+    n, n_collapsed = sum(ends.values()), ends["collapsed"]
+    if is_alone:
+        said = {n: "as in [RC], all collapse.", 0: "unlike [RC], none collapses."}
+        return said.get(n_collapsed, "in part as in [RC]: not all collapse.")
+    if n_collapsed:
+        return "unlike [RC], this does not always keep the points from collapsing."
+    return "as in [RC], none collapses" + (", but not all stay." if ends["ran away"] else ".")
 
 
 def _lengths(vectors: Float[np.ndarray, "seed step 2"]) -> Float[np.ndarray, "seed step"]:

@@ -16,19 +16,12 @@ from headtree.depth.circle import CircleRuns
 from headtree.depth.figures import circle_figure, path_figure, residual_figure, save_figure, task_figure
 from headtree.depth.fresh import fresh_copy
 from headtree.depth.paths import PathLengths, paths_of
-from headtree.depth.residual import VARIANTS, RankResidual, measured
+from headtree.depth.residual import PUBLISHED_BERT, VARIANTS, RankResidual, measured
 from headtree.depth.tasks import TaskPaths
 from headtree.errors import InvalidValueError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Relative residual of pretrained BERT on 128 tokens, read from figure 2 of [RC]: depth → value.
-PUBLISHED_BERT: dict[str, dict[int, float]] = {
-    "attention alone": {0: 0.687, 1: 0.676, 2: 0.315, 3: 0.139, 4: 0.031, 6: 0.0, 12: 0.0},
-    "without MLPs": {0: 0.687, 1: 0.717, 2: 0.636, 3: 0.489, 4: 0.353, 6: 0.205, 12: 0.074},
-    "as is": {0: 0.687, 1: 0.666, 2: 0.559, 3: 0.504, 4: 0.466, 6: 0.379, 12: 0.310},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +135,7 @@ def _head_table(paths: PathLengths) -> dict[str, Any]:
 def _residual_caption(curves: RankResidual) -> str:
     return (
         f"Relative residual of the residual stream, {curves.trained.shape[1]} inputs: mean, and range over inputs. "
-        "Values under 1e-7 are rounding and drawn there."
+        "Values under 1e-7 are rounding and drawn there. Open marks: pretrained BERT on 128 tokens in [RC]."
     )
 
 
@@ -156,6 +149,23 @@ _PATH_CAPTION = (
 def _half_depth(curve: Sequence[float] | Float[np.ndarray, " depth"]) -> int | None:
     """The first depth at which a curve is under half of where it began."""
     return next((depth for depth, value in enumerate(curve) if value < curve[0] / 2), None)
+
+
+#: Under this the residual of single precision is rounding, and how it falls says nothing.
+_ROUNDING = 1e-6
+
+
+def _fall_words(curve: Float[np.ndarray, " depth"]) -> str:
+    """Whether the fall of attention alone gets faster, from the factor per layer in its two halves."""
+    end = next((depth for depth, value in enumerate(curve) if not value > _ROUNDING), len(curve)) - 1
+    if end < 2:
+        return "Attention alone is at rounding after so few layers that how it falls cannot be seen."
+    first, second = (float((curve[b] / curve[a]) ** (1 / (b - a))) for a, b in ((0, end // 2), (end // 2, end)))
+    shape = "ever faster, as in [RC]" if second < first else "not faster with depth, unlike [RC]"
+    return (
+        f"With attention alone a layer leaves {first:.2g} of the residual on average up to depth {end // 2}, and "
+        f"{second:.2g} from there to depth {end}: it falls {shape}."
+    )
 
 
 def _residual_words(curves: RankResidual) -> list[str]:
@@ -176,6 +186,7 @@ def _residual_words(curves: RankResidual) -> list[str]:
         said.append(
             f"The residual of the network with {name} {ours}{theirs}.".replace("network with as", "network as")
         )
+    said.append(_fall_words(means["attention alone"]))
     if curves.bound is not None and curves.log_bound is not None:
         last = float(curves.log_bound.mean(axis=0)[-1]) / np.log(10)
         is_empty = "so it says nothing about this network" if last > 0 else "below the trivial value 1"
@@ -184,6 +195,19 @@ def _residual_words(curves: RankResidual) -> list[str]:
             f"last layer, {is_empty}; norms, which it leaves out, rescale every token."
         )
     return said
+
+
+def _size_words(size: Float[np.ndarray, " length"]) -> str:
+    """Whether the lengths can be looked at one by one."""
+    large = np.flatnonzero(size > 1.1)
+    if not large.size:
+        return f"No length's sum is larger than the output; the last has {size[-1]:.2g} of its norm."
+    most = int(size.argmax())
+    return (
+        f"The sums of lengths {large[0]} to {large[-1]} are larger than the output itself, up to {size[most]:.3g} "
+        f"times at length {most}, and cancel each other: no length by itself is what the network computes, unlike "
+        f"[RC], where short paths carry it. The longest paths have {size[-1]:.2g} of the output's norm."
+    )
 
 
 def _path_words(paths: PathLengths) -> list[str]:
@@ -198,6 +222,7 @@ def _path_words(paths: PathLengths) -> list[str]:
         f"a length's sum {order}, from {residual[0]:.3g} (length 0) to {residual[-1]:.3g} (length "
         f"{len(share) - 1}): "
         + ("long paths are closer to rank one." if residual[-1] < residual[0] else "long paths keep their rank."),
+        _size_words(paths.size.mean(axis=0)),
         f"The heads that carry most of the paths of length 1 are {names}. All paths together differ from the "
         f"model's own numbers by {paths.difference.max():.1g} at most, relative.",
     ]

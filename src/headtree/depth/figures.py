@@ -12,7 +12,7 @@ import numpy as np
 
 from headtree.depth.circle import CircleRuns
 from headtree.depth.paths import PathLengths
-from headtree.depth.residual import VARIANTS, RankResidual
+from headtree.depth.residual import PUBLISHED_BERT, VARIANTS, RankResidual
 from headtree.depth.tasks import TaskPaths
 from headtree.errors import InvalidValueError
 
@@ -77,19 +77,22 @@ def residual_figure(curves: RankResidual) -> Any:
     panels = [("trained", curves.trained)]
     if curves.fresh is not None:
         panels.append(("freshly initialised", curves.fresh))
+    lowest = min(float(np.nanmin(values, initial=1.0)) for _, values in panels)
+    floor = max(_FLOOR, min(10.0 ** np.floor(np.log10(max(lowest, _FLOOR))), 0.1))
     with _new_figure(3.5 * len(panels), 3.2) as figure:
         all_axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
         for axes, (title, values) in zip(all_axes, panels, strict=True):
             depth = np.arange(values.shape[-1])
             for name, curve in zip(VARIANTS, values, strict=True):
                 color, dashes, marker = _LOOKS[name]
-                mean = np.maximum(curve.mean(axis=0), _FLOOR)
-                low, high = (np.maximum(np.quantile(curve, q, axis=0), _FLOOR) for q in (0, 1))
+                mean = np.maximum(curve.mean(axis=0), floor)
+                low, high = (np.maximum(np.quantile(curve, q, axis=0), floor) for q in (0, 1))
                 axes.fill_between(depth, low, high, color=color, alpha=0.15, linewidth=0)
                 axes.plot(depth, mean, color=color, linestyle=dashes, marker=marker, label=name)
-            axes.set(title=title, xlabel="depth (layers)", ylim=(_FLOOR, 2))
+            axes.set(title=title, xlabel="depth (layers)", ylim=(floor, 2))
             _log_axis(axes)
             axes.xaxis.get_major_locator().set_params(integer=True)
+        _draw_published(all_axes[0], curves.trained.shape[-1] - 1)
         _draw_bound(all_axes[0], curves)
         all_axes[0].set_ylabel("relative residual ‖res(X)‖ / ‖X‖")
         figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -110,6 +113,18 @@ def _log_axis(axes: Any) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(words))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_published(axes: Any, n_layers: int) -> None:
+    """BERT's values in [RC] as open marks, as deep as this network goes; what is printed as 0 is left out."""
+    for name, values in PUBLISHED_BERT.items():
+        points = [(depth, value) for depth, value in values.items() if depth <= n_layers and value > 0]
+        color, _, marker = _LOOKS[name]
+        axes.plot(
+            *np.array(points).T, color=color, marker=marker, markersize=5.5, markerfacecolor="none", linestyle=""
+        )
+    axes.plot([], [], color="#6b6b6b", marker="o", markersize=5.5, markerfacecolor="none", linestyle="",
+              label="open: BERT in [RC]")  # fmt: skip
 
 
 def _draw_bound(axes: Any, curves: RankResidual) -> None:
@@ -140,9 +155,8 @@ def path_figure(paths: PathLengths) -> Any:
             linewidth=0.5,
             error_kw={"linewidth": 0.8},
         )
-        step = max(1, len(length) // 7)
-        ticks = [*length[::step], len(length)]
-        shares.set_xticks(ticks, [*(str(at) for at in length[::step]), "biases"])
+        shown = [at for at in length[:: -(-len(length) // 6)] if at < len(length) - 1]  # room for "biases"
+        shares.set_xticks([*shown, len(length)], [*map(str, shown), "biases"])
         shares.get_xticklabels()[-1].set_rotation(90)
         shares.axhline(0, color="#3a3a3a", linewidth=0.6)
         shares.set(title="share of the output, %", xlabel="path length")

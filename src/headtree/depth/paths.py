@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree.attention.capture import prepare
 from headtree.attention.inputs import ModelInput
 from headtree.attention.job import CaptureJob, on_device
 from headtree.attention.memory import available_memory, words
@@ -19,7 +18,7 @@ from headtree.attention.plan import settled
 from headtree.attention.surgery import Blocks, find_blocks
 from headtree.depth.network import FrozenNetwork, check_sum, freeze
 from headtree.depth.norms import relative_residual
-from headtree.depth.residual import tokens_of
+from headtree.depth.residual import tokens_of, whole_network
 from headtree.errors import InvalidValueError
 from headtree.progress import progress
 
@@ -80,9 +79,9 @@ def path_lengths(
     Parameters
     ----------
     model, inputs, texts, images, part, **options
-        As `headtree.capture` takes them.
+        As `headtree.capture` takes them; without layers, heads and window, since paths lead through all.
     """
-    job = prepare(model, inputs=inputs, texts=texts, images=images, part=part, kind="probs", **options)
+    job = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
     return paths_of(job)
 
 
@@ -100,9 +99,9 @@ def frozen_networks(
     Parameters
     ----------
     model, inputs, texts, images, part, **options
-        As `headtree.capture` takes them.
+        As `headtree.capture` takes them; without layers, heads and window, since paths lead through all.
     """
-    job = prepare(model, inputs=inputs, texts=texts, images=images, part=part, kind="probs", **options)
+    job = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
     with on_device(job.model, job.device), settled(job.model):
         blocks = _softmax_blocks(job)
         return [freeze(blocks, item, i) for i, item in enumerate(job.items)]

@@ -38,6 +38,13 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "attention alone": ("skip", "mlp", "cross"),
 }
 
+#: Relative residual of pretrained BERT on 128 tokens, read from figure 2 of [RC]: depth → value.
+PUBLISHED_BERT: dict[str, dict[int, float]] = {
+    "attention alone": {0: 0.687, 1: 0.676, 2: 0.315, 3: 0.139, 4: 0.031, 6: 0.0, 12: 0.0},
+    "without MLPs": {0: 0.687, 1: 0.717, 2: 0.636, 3: 0.489, 4: 0.353, 6: 0.205, 12: 0.074},
+    "as is": {0: 0.687, 1: 0.666, 2: 0.559, 3: 0.504, 4: 0.466, 6: 0.379, 12: 0.310},
+}
+
 
 @dataclass(frozen=True, eq=False)
 class RankResidual:
@@ -100,7 +107,7 @@ def rank_residual(
     Parameters
     ----------
     model, inputs, texts, images, part, **options
-        As `headtree.capture` takes them.
+        As `headtree.capture` takes them; without layers, heads and window, since the stream passes all.
     fresh : bool or module
         Whether to measure an untrained network as well; or that network.
     rng : int
@@ -110,9 +117,19 @@ def rank_residual(
         raise InvalidTypeError(f"fresh must be True, False or an untrained network, got {type(fresh).__name__}")
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
         raise InvalidValueError(f"rng must be a seed of 0 or more, got {rng!r}")
-    job = prepare(model, inputs=inputs, texts=texts, images=images, part=part, kind="probs", **options)
+    job = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
     new = fresh_copy(job.model, int(rng)) if fresh is True else fresh
     return measured(job, new if isinstance(new, nn.Module) else None)
+
+
+def whole_network(model: Any, **options: Any) -> CaptureJob:
+    """Prepare a model as `headtree.capture` does; depth runs through all layers, heads and tokens of its inputs."""
+    for name in ("layers", "heads", "window", "kind"):
+        if options.pop(name, None) is not None:
+            raise InvalidTypeError(
+                f"{name} chooses what capture keeps; depth is measured on the whole network, so leave it out"
+            )
+    return prepare(model, kind="probs", **options)
 
 
 def measured(job: CaptureJob, fresh: nn.Module | None) -> RankResidual:
