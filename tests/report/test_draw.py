@@ -59,6 +59,11 @@ def test_every_figure_of_a_run_is_readable(run):
         assert_readable(draw())
 
 
+def test_paraproduct_of_probabilities_says_that_it_is_of_their_logarithm(run):
+    title = network_figures(run)["paraproduct"]().get_suptitle()
+    assert ("f = log p" in title) == (run.kind == "probs")
+
+
 def test_one_input(tmp_path):
     run = make_run(TensorSource(tensors()[:1]), tmp_path / "one", draw=False)
     assert list(draw_all(run)) == list(CAPTIONS)

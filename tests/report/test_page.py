@@ -239,6 +239,7 @@ def test_coefficients_terms_and_entropies_are_shown(page, run):
     cells = page.tab.locator("#entropies td.number").all_inner_texts()
     assert [float(c) for c in cells] == pytest.approx([run.heads[f"entropy_{i}"][6] for i in range(3)], rel=1e-3)
     page.drawn("terms-a")
+    assert "logarithm" not in page.tab.locator("#terms-a").inner_text()
     page.open_table("terms-a")
     shares = page.tab.locator("#terms-a details").first.locator("td.number").all_inner_texts()
     page.tab.locator("#terms-a summary").last.click()
@@ -382,6 +383,7 @@ def test_hostile_text_is_text(context, path):
 
 def test_image_patches_are_shown_on_hover(context, images, tmp_path):
     page = Driver(context, ht.write_report(images, tmp_path / "images.html"))
+    assert "what softmax is taken of is their logarithm" in page.tab.locator("#terms-a").text_content()
     page.drawn("as-is-a")
     names = images.attention[0].keys
     q, k = names.index("r1c3"), names.index("r2c0")

@@ -17,7 +17,7 @@ _SAME = 1e-10
 class _Round:
     """Joins at one and the same affinity: the pairs of clusters, and the number of the first one made."""
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: list[tuple[int, int]]
     first_made: int
 
 
@@ -46,27 +46,33 @@ def linkage_folders(affinity: Float[np.ndarray, "leaf leaf"]) -> set[int]:
     """The folders of `linkage_tree` but single leaves, each as an integer with bit i set for leaf i."""
     leaves = [1 << leaf for leaf in range(len(affinity))]
     folders = set()
-    for joins in _rounds(affinity):
-        for pair in joins.pairs:
-            for part in pair:
-                if part >= joins.first_made:  # a part of a larger join, no folder of its own
-                    folders.discard(leaves[part])
-            leaves.append(leaves[pair[0]] | leaves[pair[1]])
-            folders.add(leaves[-1])
+    first_made = len(affinity)
+    for made, (is_first, a, b) in enumerate(_joins(affinity), start=len(affinity)):
+        if is_first:
+            first_made = made
+        for part in (a, b):
+            if part >= first_made:  # a part of a larger join, no folder of its own
+                folders.discard(leaves[part])
+        leaves.append(leaves[a] | leaves[b])
+        folders.add(leaves[-1])
     return folders
 
 
 def _rounds(affinity: Float[np.ndarray, "leaf leaf"]) -> list[_Round]:
-    from scipy.cluster.hierarchy import linkage
+    rounds: list[_Round] = []
+    for made, (is_first, a, b) in enumerate(_joins(affinity), start=len(affinity)):
+        if is_first:
+            rounds.append(_Round([], made))
+        rounds[-1].pairs.append((a, b))
+    return rounds
 
-    n = len(affinity)
+
+def _joins(affinity: Float[np.ndarray, "leaf leaf"]) -> list[tuple[bool, int, int]]:
+    """Whether each join is the first at its affinity, and the two clusters that it joins."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
     distances = affinity.max() - affinity
-    table = linkage(distances[np.triu_indices(n, 1)], "average")
-    heights = table[:, 2]
-    is_first = np.diff(heights, prepend=-np.inf) > _SAME * max(float(np.ptp(distances)), np.finfo(float).tiny)
-    starts = np.flatnonzero(is_first).tolist()
-    pairs = [(int(a), int(b)) for a, b in table[:, :2]]
-    return [
-        _Round(tuple(pairs[start:end]), n + start)
-        for start, end in zip(starts, [*starts[1:], len(pairs)], strict=True)
-    ]
+    table = linkage(squareform(distances, checks=False), "average")
+    is_first = np.diff(table[:, 2], prepend=-np.inf) > _SAME * max(float(np.ptp(distances)), np.finfo(float).tiny)
+    return list(zip(is_first.tolist(), *table[:, :2].astype(int).T.tolist(), strict=True))

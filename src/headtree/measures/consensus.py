@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,11 @@ from headtree.trees.tree import PartitionTree
 
 #: What a folder without any support counts in the choice of families: little, so that there are some always.
 _NO_SUPPORT = 0.01
+
+#: Sets of inputs with heads relabelled at random, and divisions of each, that say what chance gives. The chance is
+#: the value that at most one of the sets exceeds: with 40 sets, noise exceeds it in 2 of 41 cases.
+_RELABELLED_SETS = 40
+_RELABELLED_DIVISIONS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +49,7 @@ class Consensus:
 
     tree: PartitionTree
     affinity: Float[np.ndarray, "leaf leaf"]  #: mean over the organizations
-    support: Float[np.ndarray, " folder"]  #: share of resampled sets of inputs that show exactly this folder
+    support: Float[np.ndarray, " folder"]  #: share of resampled sets of inputs that show this folder, beyond chance
     n_inputs: int
     n_bootstrap: int
 
@@ -107,23 +112,35 @@ def consensus(
     n_bootstrap: int = 200,
     rng: int | np.random.Generator = 0,
 ) -> Consensus:
-    """Average the head affinities of several inputs into one tree; resample the inputs for its support.
+    r"""Average the head affinities of several inputs into one tree; resample the inputs for its support.
 
     The tree is made by average linkage of the mean affinity. The flexible tree, which organizes single inputs, is
     not used: it refuses a leaf that comes late to a large folder, the leaf then joins a stray of another folder,
     and no folder recurs exactly, however clear it is.
 
     For the support the inputs are divided at random into two halves, each half is resampled with replacement, and
-    its affinities are averaged into a tree. A folder's support is the share of `n_bootstrap` such divisions in
+    its affinities are averaged into a tree. A folder's *share* :math:`s` is that of `n_bootstrap` such divisions in
     which *both* trees have exactly this folder. Two halves have no input in common, so that a folder must be seen
     twice, independently; with a single resampled set, as in phylogenetics, the inputs that happened to bring two
-    heads together vote for them again, and the closest heads of pure noise reach a support of 0.9.
+    heads together vote for them again, and the closest heads of pure noise reach a share of 0.9.
+
+    Of the many folders that there might be, the tree has those that its inputs happen to favour, and in noise too
+    some of them recur (pairs in up to half of the divisions). What chance gives, :math:`c`, is found by relabelling
+    the heads of each input at random, which leaves every input as it is but nothing that inputs have in common: the
+    largest share of any folder as large, in all but one of 40 such sets of inputs. The support is the share
+    beyond chance, as in Cohen's kappa,
+
+    .. math:: \max(0, (s - c) / (1 - c)),
+
+    1 for a folder in every tree and 0 for one that noise might have. A folder's size is here the smaller of the
+    numbers of heads inside and outside, since to set one head apart from all the others is as easy as a pair.
 
     Parameters
     ----------
     organizations : sequence of Organization
-        Of the same heads on two or more inputs. Of two inputs there is one division, and each support is 0 or 1;
-        with fewer than four inputs a chance pair of heads may have support.
+        Of the same heads on two or more inputs. Of two inputs there is one division, each share is 0 or 1, and
+        folders of a size that two unrelated trees may have in common, such as pairs, have no support. From four
+        inputs on a clear pair has some.
     axis : int or str
         The axis that all have in common; the heads.
     n_bootstrap : int
@@ -133,22 +150,22 @@ def consensus(
     ----------
     Agreement of both halves of the data: Shah and Samworth, Variable selection with error control: another look
     at stability selection, 2013 (simultaneous selection); support of folders: Felsenstein, Confidence limits on
-    phylogenies, 1985.
+    phylogenies, 1985; correction for chance: Cohen, A coefficient of agreement for nominal scales, 1960; largest
+    value over relabelled sets: Westfall and Young, Resampling-based multiple testing, 1993.
     """
     affinities = _affinities(organizations, axis)
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
     generator = _checks.generator(rng)
     mean = affinities.mean(axis=0)
     tree = linkage_tree(mean)
-    counts = dict.fromkeys((_bits(tree, i) for i in _inner(tree)), 0)
-    with progress("consensus", n_bootstrap) as step:
-        for _ in range(n_bootstrap):
-            first, second = (linkage_folders(half) for half in _resampled_halves(affinities, generator))
-            for folder in counts.keys() & first & second:
-                counts[folder] += 1
-            step("")
-    support = np.array(list(counts.values()), dtype=np.float64) / n_bootstrap
-    return Consensus(tree, mean, support, n_inputs=len(affinities), n_bootstrap=n_bootstrap)
+    with progress("consensus", n_bootstrap + _RELABELLED_SETS * _RELABELLED_DIVISIONS) as step:
+        shares = _shares(affinities, n_bootstrap, generator, step)
+        chances = _chances(affinities, generator, step)
+    support = []
+    for folder in (_bits(tree, i) for i in _inner(tree)):
+        share, chance = shares[folder], chances[_smaller_side(folder, tree.n_leaves)]
+        support.append((share - chance) / (1 - chance) if share > chance else 0.0)
+    return Consensus(tree, mean, np.array(support), n_inputs=len(affinities), n_bootstrap=n_bootstrap)
 
 
 def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[np.ndarray, "input leaf leaf"]:
@@ -168,6 +185,42 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float
             f"{sorted({matrix.shape[0] for matrix in matrices})}; organize the same network"
         )
     return np.stack(matrices)
+
+
+def _shares(
+    affinities: Float[np.ndarray, "input leaf leaf"], n: int, rng: np.random.Generator, step: Callable[[str], None]
+) -> dict[int, float]:
+    """Of each folder of the mean affinity, the share of n divisions of the inputs in which both halves have it."""
+    everything = (1 << affinities.shape[1]) - 1
+    counts = dict.fromkeys(linkage_folders(affinities.mean(axis=0)) - {everything}, 0)
+    for _ in range(n):
+        first, second = (linkage_folders(half) for half in _resampled_halves(affinities, rng))
+        for folder in counts.keys() & first & second:
+            counts[folder] += 1
+        step("")
+    return {folder: count / n for folder, count in counts.items()}
+
+
+def _chances(
+    affinities: Float[np.ndarray, "input leaf leaf"], rng: np.random.Generator, step: Callable[[str], None]
+) -> Float[np.ndarray, " size"]:
+    """The share that chance gives to folders of each size, or larger ones; see `consensus`."""
+    n = affinities.shape[1]
+    largest = np.zeros((_RELABELLED_SETS, n // 2 + 1))
+    known = np.argsort(affinities.mean(axis=(0, 1)))  # so that the order in which heads are given does not matter
+    for of_set in largest:
+        orders = [known[rng.permutation(n)] for _ in affinities]
+        relabelled = np.stack([x[np.ix_(order, order)] for x, order in zip(affinities, orders, strict=True)])
+        for folder, share in _shares(relabelled, _RELABELLED_DIVISIONS, rng, step).items():
+            size = _smaller_side(folder, n)
+            of_set[size] = max(of_set[size], share)
+    as_large = np.maximum.accumulate(largest[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(np.sort(as_large, axis=0)[-2])
+
+
+def _smaller_side(folder: int, n_leaves: int) -> int:
+    """Number of leaves inside or outside a folder, whichever is smaller."""
+    return min(folder.bit_count(), n_leaves - folder.bit_count())
 
 
 def _resampled_halves(

@@ -35,13 +35,13 @@ CAPTIONS: Mapping[str, str] = MappingProxyType(
         "map": "Diffusion map of the heads: near heads attend alike. Colour is the layer.",
         "affinity": "Affinity of every two heads, in the order of the tree of heads; lines part its main folders.",
         "tree": "The tree of heads, on average over all inputs. Numbers are support: in how many of a hundred "
-        "divisions of the inputs both halves have exactly this folder; dark dots recur.",
+        "divisions of the inputs both halves have exactly this folder, beyond chance; dark dots recur.",
         "grid": "Entropy of every head, by layer and place in the layer, mean over inputs.",
         "head_top": "The head of largest entropy, on the first input: as the model has it, and with queries and "
         "keys in tree order.",
         "head_bottom": "The head of smallest entropy, in the same way.",
         "paraproduct": "Softmax of the head of middle entropy beside the paraproduct, complete and as printed in "
-        "[OA], its terms and what is left.",
+        "[OA], its terms and what is left. In a run of probabilities f is their logarithm.",
         "coefficients": "Query-key coefficients of the heads of largest and smallest entropy against the "
         "support of their functions, and of all heads.",
         "haar_basis": "Haar basis of the heads: which heads each function compares with which.",
@@ -154,7 +154,7 @@ def _paraproduct(run: Run, head: int) -> Figure:
         org.order("query"),
         org.order("key"),
         missing=missing if missing.any() else None,
-        name=str(att.heads[head]),
+        name=f"{att.heads[head]}, f = log p" if att.kind == "probs" else str(att.heads[head]),
     )
 
 

@@ -215,7 +215,8 @@ HT.compare = (() => {
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
         "negative, red positive, on one scale (its fourth root, so that small values show). Percentages are norms " +
-        "beside that of softmax.", tables: [values, cells]});
+        "beside that of softmax." + (net.kind === "probs" ? " This run has probabilities: what softmax is taken of is " +
+        "their logarithm, a zero counting as the head's smallest probability above it." : ""), tables: [values, cells]});
   }
 
   // -- entropy over inputs ---------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ HT.sections = (() => {
     section.append(
       el("p", {}, `Two inputs rank the heads by entropy with a mean rank correlation of ${number(found.mean)}` +
         `${low === null ? "" : ` (${percent(found.confidence)} interval ${number(low)} to ${number(high)})`}. ` +
-        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: both halves of the inputs ` +
-        `show them in half of ${found.n_bootstrap} random divisions.`));
+        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: beyond what chance gives, both ` +
+        `halves of the inputs show them in half of ${found.n_bootstrap} random divisions.`));
     const card = HT.plots.card({
       id: "agreement", title: "Agreement of inputs",
       sentence: "Rank correlation of head entropies between every two inputs: 1 means the same ranking.",

@@ -144,7 +144,7 @@ HT.tree = (() => {
       id: "tree", title: "Tree of heads", draw, over, tapped,
       sentence: "From all heads (top) to single heads (bottom, coloured as the grid is); a folder hangs from the one " +
         "that holds it. Colour and label are its support: how often two random halves of the inputs both show exactly " +
-        "this folder.",
+        "this folder, beyond what chance gives; 0 % is what noise has too.",
       controls: [labelled("Click on a folder", click), labelled("fold folders of", levels)], after: [key],
     });
     HT.state.subscribe(["basis", "input"], () => {
