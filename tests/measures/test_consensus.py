@@ -177,35 +177,38 @@ def test_share_is_that_of_divisions_in_which_both_halves_agree(monkeypatch):
         assert value == pytest.approx(expected[folder], abs=0.04)  # four standard errors of 3000 draws
 
 
-def literal_chance(largest, size):
-    """Second largest over relabelled sets of the largest share of any folder as large."""
-    return sorted(max([share for n, share in shares if n >= size], default=0.0) for shares in largest)[-2]
-
-
-def test_support_is_the_share_beyond_chance():
-    organizations, _ = planted((3, 3, 3), 4, 2.5, seed=1)
-    found = ht.consensus(organizations, n_bootstrap=50, rng=3)
-    x = np.stack([org.affinities.head for org in organizations])
-    rng = np.random.default_rng(3)
-    shares = consensus_module._shares(x, 50, rng, lambda note: None)
+def literal_chances(x, rng):
+    """For each size: second largest over relabelled sets of the largest share of any folder as large."""
+    n = x.shape[1]
     order = np.argsort(x.mean(axis=(0, 1)))
-    largest = []
+    sets = []
     for _ in range(40):
         moved = []
         for matrix in x:
-            new = order[rng.permutation(9)]
+            new = order[rng.permutation(n)]
             moved.append([[matrix[i, j] for j in new] for i in new])
         of_set = consensus_module._shares(np.array(moved), 10, rng, lambda note: None)
-        largest.append([(min(bin(f).count("1"), 9 - bin(f).count("1")), share) for f, share in of_set.items()])
-    seen = set()
+        inside = {folder: bin(folder).count("1") for folder in of_set}
+        sets.append([(min(inside[folder], n - inside[folder]), share) for folder, share in of_set.items()])
+    return [
+        sorted(max([share for size, share in of_set if size >= least], default=0.0) for of_set in sets)[-2]
+        for least in range(1, n // 2 + 1)
+    ]
+
+
+@pytest.mark.parametrize(("n_heads", "n_inputs"), [(6, 3), (9, 4)])
+def test_support_is_the_share_beyond_chance(n_heads, n_inputs):
+    rng = np.random.default_rng(1)
+    x = np.stack([of_distances(gaussian_scores(rng, n_heads)).affinities.head for _ in range(n_inputs)])
+    found = ht.consensus([with_affinity(matrix) for matrix in x], n_bootstrap=50, rng=3)
+    rng = np.random.default_rng(3)
+    shares = consensus_module._shares(x, 50, rng, lambda note: None)
+    chances = consensus_module._chances(x, np.random.default_rng(4), lambda note: None)
+    assert literal_chances(x, np.random.default_rng(4)) == pytest.approx(chances[1:].tolist())
+    chances = consensus_module._chances(x, rng, lambda note: None)
     for leaves, support in support_of(found).items():
-        share, chance = (
-            shares[sum(1 << i for i in leaves)],
-            literal_chance(largest, min(len(leaves), 9 - len(leaves))),
-        )
-        assert support == pytest.approx(max(0, (share - chance) / (1 - chance)))
-        seen.add((share > chance, 0 < chance < 1))
-    assert {(True, True), (False, True)} <= seen
+        share, chance = shares[sum(1 << i for i in leaves)], chances[min(len(leaves), n_heads - len(leaves))]
+        assert support == pytest.approx(max(0, (share - chance) / (1 - chance)) if chance < 1 else 0)
 
 
 def test_tree_and_folders_are_those_of_the_mean_affinity(organizations):
