@@ -21,7 +21,9 @@ from headtree.trees.tree import PartitionTree
 _NO_SUPPORT = 0.01
 
 #: Sets of inputs with heads relabelled at random, and divisions of each, that say what chance gives. The chance is
-#: the value that at most one of the sets exceeds: with 40 sets, noise exceeds it in 2 of 41 cases.
+#: the value that at most one of the sets exceeds: with 40 sets, folders of noise of one size exceed it in about 2
+#: of 41 cases. Over all sizes, and with so few divisions, 11 % of 640 networks of noise had a support above 0, 3 %
+#: above 0.05.
 _RELABELLED_SETS = 40
 _RELABELLED_DIVISIONS = 10
 
