@@ -74,7 +74,8 @@ def test_training_leaves_the_global_generator_alone():
     [
         ([0.3, 0.9, 0.2, 0.1, 0.1], ["length 1 alone", "as in [RC]", "3, 4 are not above chance"], ["unlike"]),
         ([0.1, 0.1, 0.2, 0.3, 0.9], ["long paths carry", "unlike [RC]", "3, 4 are still above"], ["not above"]),
-        ([0.1, 0.12, 0.1, 0.1, 0.1], ["no length by itself does better than chance, unlike"], ["carry"]),
+        ([0.08, 0.1, 0.1, 0.1, 0.1], ["no length by itself does better than chance, unlike"], ["carry"]),
+        ([0.1, 0.13, 0.1, 0.1, 0.1], ["these seeds cannot tell it from chance, unlike"], ["carry", "no length"]),
     ],
 )
 def test_findings_follow_the_numbers(mean, said, not_said):

@@ -214,6 +214,7 @@ def circle_figure(circle: CircleRuns) -> Any:
                 axes.plot(*run.T, color=color, linewidth=1.2, zorder=2)
                 axes.plot(*run[-1], color=color, marker=marker, zorder=3)
             ends = [f"{n} {end}" for end, n in circle.ends(name).items() if n]
-            axes.set(title=f"{name}\n{', '.join(ends)}", aspect="equal")
+            axes.set_title(f"{name}\n{', '.join(ends)}", fontsize=6.5)
+            axes.set_aspect("equal")
             axes.set(xlim=(-0.45, 0.45), ylim=(-0.45, 0.45))
     return figure

@@ -177,13 +177,13 @@ class TaskPaths:
         mean, half = self.interval()
         best = int(mean.argmax())
         half_way = len(mean) // 2
-        is_above = mean[best] - half[best] > self.chance
+        above = mean[best] - self.chance
         near = [length for length in range(half_way + 1, len(mean)) if mean[length] - half[length] <= self.chance]
         far = [length for length in range(half_way + 1, len(mean)) if length not in near]
         said = [
             f"{self.task}: the network gets {self.network.mean():.1%} of the labels, chance {self.chance:.1%}.",
             f"Paths of length {best} alone get most, {mean[best]:.1%} ± {half[best]:.1%}: "
-            + _who_carries(is_above, best <= half_way),
+            + _who_carries(above, half[best], best <= half_way),
         ]
         if near:
             said.append(f"Lengths {_listed(near)} are not above chance, as in [RC].")
@@ -192,9 +192,12 @@ class TaskPaths:
         return said
 
 
-def _who_carries(is_above: bool, is_short: bool) -> str:
-    if not is_above:
+def _who_carries(above: float, half: float, is_short: bool) -> str:
+    """In words, from how far the best length is above chance and half the width of its interval."""
+    if above + half <= 0:
         return "no length by itself does better than chance, unlike [RC]; the lengths only work together."
+    if above - half <= 0:
+        return "these seeds cannot tell it from chance, unlike [RC]; the lengths only work together."
     return (
         f"{'short' if is_short else 'long'} paths carry the prediction, {'as in' if is_short else 'unlike'} [RC]."
     )
