@@ -1,7 +1,7 @@
 """Draw the pictures of docs/figures.md and README.md from a run.
 
     headtree demo
-    python docs/make_pictures.py runs/demo-minilm
+    python docs/make_pictures.py runs/demo-vit
 
 Each picture is a PNG with at most 256 colours, of less than 150 kB.
 """

@@ -1,6 +1,6 @@
 """The picture of a run's page in README.md.
 
-    python docs/make_screenshot.py runs/demo-minilm        # writes docs/pictures/page.png
+    python docs/make_screenshot.py runs/demo-vit        # writes docs/pictures/page.png
 
 Needs Playwright and Chromium, as the tests of the page do.
 """
@@ -16,8 +16,8 @@ import headtree as ht
 
 PICTURE = Path(__file__).parent / "pictures" / "page.png"
 
-#: What the picture shows: two heads selected.
-FRAGMENT = "#s=20.46"
+#: What the picture shows: two heads selected, L0H7 and L4H10 of the bundled ViT.
+FRAGMENT = "#s=7.58"
 
 #: A picture in a repository is looked at, and downloaded by everyone.
 BYTES_AT_MOST = 300_000

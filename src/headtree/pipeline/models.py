@@ -169,7 +169,7 @@ class ModelSource:
         job = prepare(network.model, inputs=inputs, kind=self.kind, part=self.part, tokenizer=network.tokenizer)
         names = [f"passage {i}" for i in range(len(inputs))]
         if network.labels is not None and network.classes is not None:
-            names = [f"{i} {network.classes[label]}" for i, label in enumerate(network.labels.tolist())]
+            names = [network.classes[label] for label in network.labels.tolist()]
         pictures = None if network.images is None else [image.numpy() for image in network.images]
         return self._ready(job, names[: len(inputs)], [_tensor_hash(item) for item in inputs], pictures)
 

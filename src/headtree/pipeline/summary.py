@@ -93,7 +93,7 @@ def _network_words(found: Mapping[str, Any]) -> str:
     lines = [
         f"{found['model']}: {found['heads']} heads in {found['layers']} layers, {found['kind']} on "
         f"{len(found['inputs'])} inputs",
-        f"  most active heads   {_heads(found['most_active'])}  (Haar entropy)",
+        f"  most active heads   {_heads(found['most_active'])}  (mean Haar entropy)",
         f"  least active heads  {_heads(found['least_active'])}",
         *_family_lines(found),
     ]
@@ -128,7 +128,11 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def _heads(heads: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{head['name']} {head['entropy']:.3g}" for head in heads)
+    return ", ".join(f"{head['name']} {_number(head['entropy'])}" for head in heads)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _family_lines(found: Mapping[str, Any]) -> list[str]:
@@ -145,6 +149,10 @@ def _family_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {title:18}  {family['family']}: {family['size']} heads in {layers}{support} ({some})")
     if len(families) > _FAMILIES:
         lines.append(f"  {'':18}  and {len(families) - _FAMILIES} more")
+    if any(family["support"] is not None for family in families):
+        lines.append(
+            f"  {'':18}  (support: how often both halves of the inputs show just these heads; 0 never, 1 always)"
+        )
     return lines
 
 
@@ -157,7 +165,10 @@ def _gain(gain: float) -> str:
         return (
             f"organized, {gain:.2f} times fewer Haar coefficients hold 99 % of the energy than in the given order"
         )
-    return f"organizing does not help here: {1 / gain:.2f} times more Haar coefficients for 99 % of the energy"
+    return (
+        f"organizing does not help here: {1 / gain:.2f} times more Haar coefficients hold 99 % of the energy than "
+        "in the given order"
+    )
 
 
 def _where(found: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from headtree.measures.inputs import check_pair, filled
 from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.questionnaire.organization import Organization
 from headtree.report.figures_heads import Heads, checked_leaves, checked_order
-from headtree.report.figures_matrix import draw_matrix, finish_bar, head_index
+from headtree.report.figures_matrix import bar_words, draw_matrix, finish_bar, head_index
 from headtree.report.style import (
     BLACK,
     BLUE,
@@ -139,9 +139,13 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     for axes in panels:
         axes.set_xlabel("support, entries")
         axes.grid(axis="y")
-    bar = figure.colorbar(cells, ax=panels[-2], pad=0.02, format=lambda value, _: number_words(value))
+    bar = figure.colorbar(cells, ax=panels[-2], pad=0.02, format=bar_words)
     bar.minorticks_off()
-    finish_bar(bar, "coefficients in a cell")
+    finish_bar(bar, "")
+    bar.ax.set_title(
+        "coefficients\nin a cell", fontsize=SMALL
+    )  # beside it, it would name the axis of the last panel
+    panels[-1].set_ylabel("root mean square")
     layer_bar(figure, panels[-1], layers, pad=0.02)
     return figure
 
@@ -219,7 +223,7 @@ def entropy_over_heads(
     columns = thin(len(leaves.names), 400, height=34)
     below.set_xticks(columns, [leaves.names[column] for column in columns])
     below.set(xlabel=f"{leaves.word}, in layer order" if leaves.layers is not None else leaves.word, ylabel="input")
-    finish_bar(figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8), plain(label, 40))
+    finish_bar(figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8, format=bar_words), plain(label, 40))
     return figure
 
 
@@ -328,7 +332,7 @@ def tri_haar_coefficients(
 
     Notes
     -----
-    Moduli below a millionth of the largest, rounding errors, are drawn as large as that.
+    Moduli below a millionth of the largest, 0 and rounding errors, are drawn as large as that, in one row.
     """
     table = np.abs(_table(coefficients, "coefficients"))
     sizes = _table(supports, "supports")
@@ -336,17 +340,21 @@ def tri_haar_coefficients(
         raise InvalidValueError(f"supports must have the shape of coefficients, {table.shape}, got {sizes.shape}")
     names = _names(inputs, len(table))
     ranks = np.arange(1, table.shape[1] + 1)
+    floor = _ROUNDING * float(np.nanmax(table)) or 1.0
     figure = new_figure(PAGE, 3.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for row, (name, values) in enumerate(zip(names, table, strict=True)):
         look = {"color": CURVES[row % 7], "marker": MARKERS[row % 7], "markersize": 3, "linestyle": ""}
-        shown = np.maximum(np.where(values > 0, values, np.nan), _ROUNDING * np.nanmax(table))
+        shown = np.maximum(values, floor)
         above.plot(ranks, shown, alpha=0.8, label=f"{name}: {number_words(np.nansum(values))}", **look)
         below.plot(ranks, sizes[row], color=CURVES[row % 7], linewidth=0.9, linestyle=DASHES[row % 7])
     unit = "coefficient over norm" if is_relative else "coefficient"
     above.set_ylabel(f"modulus of\n{unit}")
     log_axis(above.yaxis)
     above.grid(axis="y")
+    if (table <= floor).any():
+        look = {"transform": above.get_yaxis_transform(), "fontsize": SMALL, "va": "center"}
+        above.text(1.01, floor, "0, but for rounding", **look)
     shown_at_most = 12
     handles, labels = above.get_legend_handles_labels()
     above.legend(

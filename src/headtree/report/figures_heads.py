@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from headtree import _checks
 from headtree.attention.tensor import HeadId
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.figures_matrix import averaging, draw_matrix, finish_bar, folder_edges
+from headtree.report.figures_matrix import averaging, bar_words, draw_matrix, finish_bar, folder_edges
 from headtree.report.style import (
     BLUE,
     COLUMN,
@@ -55,7 +55,7 @@ def head_map(coordinates: Any, heads: Heads) -> Figure:
     Notes
     -----
     Heads near each other are reached from one another by many short steps of large affinity. Colour is the layer.
-    The heads farthest from the middle are named in the flat panels, as far as their names do not overlap.
+    The heads farthest from the middle are named in the flat panels, unless the name would cover another or a head.
     """
     points = _checked_points(coordinates)
     leaves = checked_leaves(heads, len(points))
@@ -168,7 +168,7 @@ def head_grid(
     axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 30))
     axes.locator_params(integer=True, nbins=8)
     axes.tick_params(length=2)
-    finish_bar(figure.colorbar(image, ax=axes), plain(label, 36))
+    finish_bar(figure.colorbar(image, ax=axes, format=bar_words), plain(label, 36))
     if np.isnan(grid).any():
         name_missing(axes)
     return figure
@@ -278,18 +278,22 @@ def _finish_space(space: Any) -> None:
 
 
 def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], names: tuple[str, ...]) -> None:
-    """Names beside the points farthest from the median, left out where they would cover other names."""
-    spread = np.ptp(points, axis=0)
-    scaled = (points - np.median(points, axis=0)) / np.where(spread > 0, spread, 1)
-    taken: list[np.ndarray] = []
-    box = np.array([0.03 + 0.035 * max(map(len, names)), 0.16])  # size of a name, as a share of the panel
-    for place in np.argsort(-np.linalg.norm(scaled, axis=1), kind="stable")[:_NAMED]:
-        right = 2 * points[place, 0] > points[:, 0].min() + points[:, 0].max()  # names grow towards the middle
-        middle = scaled[place] + (-box[0] / 2 if right else box[0] / 2, 0)
-        if any((np.abs(middle - other) < box).all() for other in taken):
-            continue
-        taken.append(middle)
-        axes.annotate(
-            names[place], points[place], xytext=(-3 if right else 3, 2), textcoords="offset points",
-            fontsize=SMALL, ha="right" if right else "left", clip_on=True,
-        )  # fmt: skip
+    """Names beside the points farthest from the median, left out where they would cover other names or points."""
+    low, spread = points.min(axis=0), np.ptp(points, axis=0)
+    scaled = (points - low) / np.where(spread > 0, spread, 1)
+    far = np.linalg.norm(scaled - np.median(scaled, axis=0), axis=1)
+    box = np.array([0.03 + 0.035 * max(map(len, names)), 0.13])  # size of a name, as a share of the panel
+    taken = np.zeros((0, 2))
+    for place in np.argsort(-far, kind="stable")[:_NAMED]:
+        inwards = -1 if scaled[place, 0] > 0.5 else 1  # names that grow towards the middle stay in the panel
+        for side in (inwards, -inwards):
+            middle = scaled[place] + (side * (0.02 + box[0] / 2), 0.05)
+            covers_name = (np.abs(taken - middle) < box).all(axis=1).any()
+            covers_point = (np.abs(np.delete(scaled, place, axis=0) - middle) < box / 2).all(axis=1).any()
+            if not covers_name and not covers_point and 0 < middle[0] < 1:
+                taken = np.concatenate([taken, middle[None]])
+                axes.annotate(
+                    names[place], points[place], xytext=(3 * side, 2), textcoords="offset points",
+                    fontsize=SMALL, ha="left" if side > 0 else "right", clip_on=True,
+                )  # fmt: skip
+                break

@@ -22,6 +22,7 @@ from headtree.report.style import (
     color_limits,
     name_missing,
     new_figure,
+    number_words,
     plain,
     rising_colors,
     signed_colors,
@@ -132,7 +133,7 @@ def _as_given_and_organized(
     image = draw_matrix(right, shown[np.ix_(*orders)], **scale)
     _name_tokens(left, axes, labels, orders=None)
     _name_tokens(right, axes, labels, orders)
-    _draw_folders(right, trees, orders)
+    _draw_folders(right, trees, orders, color="black" if is_signed else "white")  # 0 is white, or dark
     left.set_title(f"{plain(title, 24)} as given")
     right.set_title(f"{plain(title, 24)} organized")
     if np.isnan(shown).any():
@@ -320,6 +321,11 @@ def finish_image(axes: Any) -> None:
     axes.tick_params(length=2)
 
 
+def bar_words(value: float, _: int) -> str:
+    """A number beside a colour bar, as a formatter is called."""
+    return number_words(value)
+
+
 def finish_bar(bar: Any, label: str) -> None:
     """Name a colour bar."""
     bar.set_label(label)
@@ -373,7 +379,7 @@ def _whole_numbers() -> Any:
     return MaxNLocator(nbins=6, integer=True)
 
 
-def _draw_folders(axes: Any, trees: Sequence[PartitionTree], orders: Sequence[Any]) -> None:
+def _draw_folders(axes: Any, trees: Sequence[PartitionTree], orders: Sequence[Any], color: str) -> None:
     for tree, order, line in zip(trees, orders, (axes.axhline, axes.axvline), strict=True):
         for edge in folder_edges(tree, order):
-            line(edge - 0.5, color="black", linewidth=0.4, alpha=0.7)
+            line(edge - 0.5, color=color, linewidth=0.4, alpha=0.7)

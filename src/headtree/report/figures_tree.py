@@ -70,8 +70,8 @@ def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, 
     Notes
     -----
     A folder stands on the circle of the level on which it splits. Its dot is the darker the larger its support; the
-    number is that in percent, printed where there is room for it, larger folders first. Names are left out
-    regularly where heads are too many for all of them.
+    number is that in percent, printed where there is room for it, larger folders first. Where that
+    is 0 there is none. Names are left out regularly where heads are too many for all of them.
     """
     if isinstance(tree, Consensus):
         if support is None:
@@ -182,7 +182,8 @@ def _draw_support(
     bar = figure.colorbar(dots, cax=corner, orientation="horizontal", ticks=[0, 50, 100])
     finish_bar(bar, "support of a folder, %")
     numbers = np.zeros((0, 2))
-    for place in sorted(range(len(known)), key=lambda place: (-int(folders.size[known[place]]), place)):
+    found_again = [place for place in range(len(known)) if round(100 * values[place]) > 0]
+    for place in sorted(found_again, key=lambda place: (-int(folders.size[known[place]]), place)):
         spot = _free_spot(points[known[place]], points, numbers)
         if spot is not None:
             numbers = np.concatenate([numbers, spot[None]])
