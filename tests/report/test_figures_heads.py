@@ -121,7 +121,7 @@ def test_support_of_a_consensus_is_on_its_folders():
     (dots,) = (c for c in figure.axes[0].collections if type(c).__name__ == "PathCollection")
     np.testing.assert_allclose(np.sort(dots.get_array()), np.sort(100 * agreed.support))
     assert dots.get_clim() == (0, 100)
-    assert {f"{100 * share:.0f}" for share in agreed.support} <= names_shown(figure)
+    assert {f"{100 * share:.0f}" for share in agreed.support if share > 0} <= names_shown(figure)
     assert_readable(figure)
 
 
@@ -176,3 +176,28 @@ def test_bad_input_is_refused():
 def test_names_on_the_map_do_not_overlap(seed):
     points = np.random.default_rng(seed).standard_normal((100, 3)) ** (3 if seed % 3 == 0 else 1)
     assert_readable(fh.head_map(points, heads(100, 10)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_names_on_the_map_cover_no_other_head(seed):
+    rng = np.random.default_rng(seed)
+    points = np.concatenate([0.2 * rng.standard_normal((90, 3)), rng.standard_normal((10, 3))])
+    figure = fh.head_map(points, heads(100, 10))
+    named = 0
+    for text, box in shown_texts(figure):
+        if text.get_text().startswith("L") and text.axes in figure.axes[1:3]:
+            other = 1 if text.axes is figure.axes[1] else 2
+            dots = text.axes.transData.transform(points[:, [0, other]])
+            inside = (dots >= (box.x0 + 2, box.y0 + 4)) & (dots <= (box.x1 - 2, box.y1 - 4))
+            assert not inside.all(axis=1).any(), text
+            named += 1
+    assert named >= 4
+
+
+def test_folders_that_do_not_recur_have_a_dot_and_no_number():
+    tree = ht.PartitionTree([[0] * 4, [0, 0, 1, 1], [0, 1, 2, 3]])
+    figure = head_tree(tree, heads(4, 4), support={1: 0.005, 2: 0.3})
+    (dots,) = (c for c in figure.axes[0].collections if type(c).__name__ == "PathCollection")
+    np.testing.assert_allclose(np.sort(dots.get_array()), [0.5, 30])
+    numbers = [text.get_text() for text in figure.axes[0].texts if text.get_text().isdigit()]
+    assert numbers == ["30"]
