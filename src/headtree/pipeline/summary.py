@@ -172,5 +172,5 @@ def _gain(gain: float) -> str:
 
 
 def _where(found: Mapping[str, Any]) -> str:
-    page = found["report"] or found["table"]
-    return f"{page}, {found['run']}/heads.csv; in Python: headtree.open_run({found['run']!r})"
+    files = ", ".join(name for name in (found["report"], found["table"]) if name is not None)
+    return f"{files}; in Python: headtree.open_run({found['run']!r})"
