@@ -20,8 +20,8 @@ def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
     """The bundled networks: scores of the Transformer-XL, probabilities of the ViT, as [OA] shows them."""
     if not 1 <= n_inputs <= N_SAMPLES:
         raise InvalidValueError(
-            f"inputs must be 1 to {N_SAMPLES}, the samples that each network comes with, got {n_inputs}; for inputs "
-            "of your own give headtree run txl --text FILE, or headtree run vit --images FOLDER"
+            f"inputs must be 1 to {N_SAMPLES}, the samples that each network comes with, got {n_inputs}; for "
+            "inputs of your own give headtree run txl --text FILE, or headtree run vit --images FOLDER"
         )
     return {
         "txl": ModelSource(model="txl", batches=n_inputs, kind="scores"),

@@ -151,7 +151,7 @@ def _family_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {'':18}  and {len(families) - _FAMILIES} more")
     if any(family["support"] is not None for family in families):
         lines.append(
-            f"  {'':18}  (support: how often both halves of the inputs show just these heads; 0 never, 1 always)"
+            f"  {'':18}  (support: how often both halves of the inputs show just these heads, beyond chance)"
         )
     return lines
 
