@@ -13,7 +13,6 @@ from headtree.report.figures_bases import (
     tri_haar_coefficients,
 )
 from headtree.report.figures_claims import correlations, distributions, estimates, relation, sensitivity
-from headtree.report.figures_depth import circle, path_length_bars, residual_curves, task_accuracies
 from headtree.report.figures_heads import head_affinity, head_grid, head_map
 from headtree.report.figures_matrix import organized_head, organized_matrix, paraproduct_terms
 from headtree.report.figures_tree import head_tree
@@ -21,7 +20,6 @@ from headtree.report.style import save
 
 __all__ = [
     "CAPTIONS",
-    "circle",
     "coefficients_by_support",
     "compression",
     "correlations",
@@ -37,11 +35,8 @@ __all__ = [
     "organized_head",
     "organized_matrix",
     "paraproduct_terms",
-    "path_length_bars",
     "relation",
-    "residual_curves",
     "save",
     "sensitivity",
-    "task_accuracies",
     "tri_haar_coefficients",
 ]
