@@ -16,9 +16,9 @@ from tests.runs.examples import QUICK, small_run, tensors
 
 @pytest.fixture(scope="module")
 def claims(tmp_path_factory):
-    """Claims on two small runs, one of scores and one of probs; pages are not drawn again."""
+    """Claims on two small runs, one of scores under a causal mask and one of probs; pages are not drawn again."""
     folder = tmp_path_factory.mktemp("reproduce")
-    runs = [small_run(folder / "first"), small_run(folder / "second", kind="probs", seed=1)]
+    runs = [small_run(folder / "first"), small_run(folder / "second", kind="probs", seed=1, causal=False)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "redraw", lambda path, say=None: None)
         written = reproduce([str(run.path) for run in runs], folder / "out")
@@ -44,6 +44,17 @@ def test_what_needs_scores_is_left_open_for_probs(claims):
     by_run = {name: ht.open_run(folder / name).sections["claims"] for name in ("first", "second")}
     open_ = {name: sum("needs scores" in str(row[-1]) for row in s.tables[0].rows) for name, s in by_run.items()}
     assert open_ == {"first": 0, "second": sum(test.needs_scores for test in TESTS)}
+
+
+def test_what_a_mask_forbids_is_said(claims):
+    _, text = claims
+    of_first, of_second = text.split("\n## ")[1:3]
+    said = (
+        r"4\d% of the entries are forbidden by the mask: missing for .* they are the mean of their row's others\."
+    )
+    assert re.search(said, of_first)
+    assert "Lines part folders. Grey: forbidden by the mask." in of_first
+    assert "forbidden by the mask" not in of_second
 
 
 def test_what_heads_do_stands_beside_the_claims(claims):

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.claims.verdict import Claim, Finding, jackknife
@@ -57,19 +57,30 @@ class MatrixRegularity:
         return result
 
 
+def missing_entries(att: AttentionTensor, head: int) -> Bool[np.ndarray, "query key"] | None:
+    """Where a head's entries are missing; None if none is."""
+    if att.mask is None:
+        return None
+    mask = np.asarray(att.mask)
+    return np.asarray(mask[head if len(mask) > 1 else 0])
+
+
 def matrix_regularity(
     att: AttentionTensor, questionnaire: Questionnaire = SETTINGS, *, rng: int = 0
 ) -> MatrixRegularity:
-    """Organize every head of an input by itself and measure how regular it becomes; nothing is cropped."""
+    """Organize every head of an input by itself and measure how regular it becomes; nothing is cropped.
+
+    Entries that a mask forbids are missing for the questionnaire; exponents are of the filled matrix.
+    """
     values = filled(att).values
     generator = np.random.default_rng(rng)
     given = [PartitionTree.halving(n) for n in values.shape[1:]]
     rows: dict[str, list[tuple[float, float]]] = {"given": [], "organized": [], "shuffled": []}
     with progress("heads by themselves", len(att.heads)) as step:
-        for head in values:
+        for i, head in enumerate(values):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", HeadtreeWarning)  # of a head whose rows are all equal
-                trees = list(organize_array(head, questionnaire).trees)
+                trees = list(organize_array(head, questionnaire, mask=missing_entries(att, i)).trees)
             shuffled = [tree.take(generator.permutation(tree.n_leaves)) for tree in trees]
             for order, chosen in (("given", given), ("organized", trees), ("shuffled", shuffled)):
                 fit = holder_exponent(head, *chosen)

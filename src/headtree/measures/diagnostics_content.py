@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OVERLAP = "How far the l1 entropy of heads contains each measure"
 MEANINGS = "What the columns of heads and layers mean"
 
-_N_EXAMPLES = 6
+_N_EXAMPLES, _N_NAMES = 6, 20
 
 _COLUMN_OF = {words: column for column, words in WORDS.items()}
 
@@ -98,7 +98,7 @@ def _roles_text(found: Diagnostics) -> str:
     return (
         f"{named} of {len(found.heads)} heads have a role: at least {found.roles.least:.0%} of their attention "
         "beyond chance goes to one kind of token, chance being the same attention shuffled among the allowed keys. "
-        f"{leaning} more lean to one: at least 10% beyond chance, and three times what chance gives. "
+        f"{leaning} others lean to one: at least 10% beyond chance, and three times what chance gives. "
         f"Means over {_inputs(found.n_inputs)}."
     )
 
@@ -175,7 +175,9 @@ def _leaning_words(found: Diagnostics, leaves: Any) -> str:
 def _folders_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
     """Folders most of whose heads have one role or lean to it, largest first, none inside another."""
     folders = describe_folders(consensus, found.roles.heads, found.roles.leanings)
-    of_role = folders[(folders["share_of_role"] >= 0.5) & (folders["n_heads"] >= _SMALLEST_FOLDER)]
+    sizes = folders["n_heads"]
+    is_some = (sizes >= _SMALLEST_FOLDER) & (2 * sizes <= len(found.heads))  # not nearly everything
+    of_role = folders[(folders["share_of_role"] >= 0.5) & is_some]
     rows: list[list[Any]] = []
     seen: set[str] = set()
     for row in of_role.sort_values("n_heads", ascending=False, kind="stable").itertuples():
@@ -183,7 +185,9 @@ def _folders_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
         if members & seen or len(rows) == _MOST_FOLDERS:
             continue
         seen |= members
-        rows.append([row.words, row.heads, _finite(row.support)])
+        names = row.heads.split()
+        shown = " ".join(names[:_N_NAMES]) + (" …" if len(names) > _N_NAMES else "")
+        rows.append([row.words, shown, _finite(row.support)])
     caption = (
         "Largest folders of the consensus tree in which half of the heads or more have one role, or lean to it"
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from headtree.attention.capture import capture
 from headtree.attention.paths import checked_path
 from headtree.claims.catalogue import findings
@@ -241,8 +243,18 @@ def _about(network: _Network) -> str:
     also = "" if network.scores is run else "; scores for what is inside softmax" if network.scores else ""
     return (
         f"{Path(str(model)).name}: {run.kind} of {heads} heads, {queries} × {keys} tokens, {run.n_inputs} "
-        f"inputs{also}. "
-        f"Questionnaire: {settings}."
+        f"inputs{also}.{_about_mask(run)} Questionnaire: {settings}."
+    )
+
+
+def _about_mask(run: Run) -> str:
+    mask = run.attention[0].load().mask
+    if mask is None:
+        return ""
+    value = "the mean of their row's others" if run.kind == "scores" else "0"
+    return (
+        f" {np.asarray(mask).mean():.0%} of the entries are forbidden by the mask: missing for questionnaire and "
+        f"diagnostics; bases and the decomposition of softmax need a full matrix, in which they are {value}."
     )
 
 

@@ -14,7 +14,7 @@ from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.claims.comparisons import rank_correlation
 from headtree.claims.evidence import HEAD_FUNCTIONS, NETWORK_FUNCTIONS, Evidence
-from headtree.claims.matrices import SETTINGS, MatrixRegularity
+from headtree.claims.matrices import SETTINGS, MatrixRegularity, missing_entries
 from headtree.measures.inputs import filled
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize_array
@@ -25,6 +25,14 @@ from headtree.runs.section import Picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+#: Said of tensors with a mask.
+_MISSING = " Grey: forbidden by the mask."
+_FILLED = (
+    " The decomposition needs a full matrix: what the mask forbids holds the mean of its row, and softmax gives it "
+    "weight, as the model does not."
+)
 
 
 def draw_claims(
@@ -74,8 +82,8 @@ def _figures(
     found: dict[str, tuple[Callable[[], Figure], str]] = {
         "fig1_head": (
             lambda: _organized(att, middle),
-            f"Fig. 1: head {names[0]}, of middle entropy, as it is and organized by itself ({settings}; nothing "
-            "cropped). Lines part folders.",
+            f"Fig. 1: {att.kind} of head {names[0]}, of middle entropy, as it is and organized by itself "
+            f"({settings}; nothing cropped). Lines part folders.{_MISSING if att.mask is not None else ''}",
         )
     }
     if matrices is not None:
@@ -148,15 +156,16 @@ def _softmax_figures(
     return {
         "fig2_head": (
             lambda: _paraproduct(att, head),
-            f"Fig. 2: softmax of head {name}, organized by itself as in fig. 1, beside eq. (12) with its boundary "
-            "terms "
-            "and as printed, the residual, and the terms. All in the same order of tokens.",
+            f"Fig. 2: softmax of head {name}, its scores organized by themselves with the settings of fig. 1, "
+            "beside eq. (12) with its boundary terms and as printed, the residual, and the terms. All in the same "
+            "order of tokens."
+            f"{_MISSING + _FILLED if att.mask is not None else ''}",
         ),
         "fig2_errors": (
             lambda: figures_claims.distributions(errors(), "relative error of softmax(f)", reference=0.25),
             "Fig. 2 in numbers: relative errors of the decomposition over all heads and inputs, on the network's "
-            "trees; "
-            "beyond 0.25 (dashed) it does not describe softmax(f).",
+            "trees; beyond 0.25 (dashed) it does not describe softmax(f)."
+            f"{_FILLED if att.mask is not None else ''}",
         ),
     }
 
@@ -167,23 +176,29 @@ def _chosen_heads(item: Evidence) -> tuple[int, int, int]:
     return int(falling[len(falling) // 2]), int(falling[0]), int(falling[-1])
 
 
-def _matrix(att: AttentionTensor, head: int) -> tuple[Float[np.ndarray, "query key"], Organization]:
+def _by_itself(att: AttentionTensor, head: int) -> tuple[Float[np.ndarray, "query key"], Organization]:
+    """A head, with what is missing filled, and its own organization, for which it is missing."""
     values = filled(att).values[head].double().numpy()
-    return values, organize_array(values, SETTINGS, names=("query", "key"))
+    return values, organize_array(values, SETTINGS, mask=missing_entries(att, head), names=("query", "key"))
 
 
 def _organized(att: AttentionTensor, head: int) -> Figure:
-    values, org = _matrix(att, head)
-    labels = (att.queries, att.keys)
-    return figures_matrix.organized_matrix(values, org, title=str(att.heads[head]), unit=att.kind, labels=labels)
+    values, org = _by_itself(att, head)
+    missing = missing_entries(att, head)
+    return figures_matrix.organized_matrix(
+        values if missing is None else np.where(missing, np.nan, values),
+        org,
+        title=str(att.heads[head]),
+        unit=att.kind,
+        labels=(att.queries, att.keys),
+    )
 
 
 def _paraproduct(att: AttentionTensor, head: int) -> Figure:
-    values, org = _matrix(att, head)
+    values, org = _by_itself(att, head)
     product = decomposed(values, org.trees[0], org.trees[1], "softmax")
-    missing = None if att.mask is None else np.asarray(att.mask)[head if att.mask.shape[0] > 1 else 0]
     return figures_matrix.paraproduct_terms(
-        product, org.order(0), org.order(1), missing=missing, name=str(att.heads[head])
+        product, org.order(0), org.order(1), missing=missing_entries(att, head), name=str(att.heads[head])
     )
 
 
