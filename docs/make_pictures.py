@@ -2,6 +2,7 @@
 
     headtree demo
     python docs/make_pictures.py runs/demo-vit
+    python docs/make_pictures.py runs/demo-txl tree     # only this one
 
 Each picture is a PNG with at most 256 colours, of less than 150 kB.
 """
@@ -20,10 +21,12 @@ RESOLUTIONS = (120, 100, 80)  # dots per inch; matrices of noise need the last
 LARGEST = 150_000
 
 
-def main(run_folder: str) -> None:
-    """Draw every figure of the run, small."""
+def main(run_folder: str, *names: str) -> None:
+    """Draw every figure of the run, or those named, small."""
     PICTURES.mkdir(exist_ok=True)
     for name, draw in network_figures(ht.open_run(run_folder)).items():
+        if names and name not in names:
+            continue
         figure = draw()
         for resolution in RESOLUTIONS:
             picture = BytesIO()
@@ -35,4 +38,4 @@ def main(run_folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

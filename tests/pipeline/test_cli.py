@@ -44,6 +44,7 @@ def test_run_says_what_it_found_and_does_nothing_the_second_time(headtree, folde
     assert result.exit_code == 0, result.output
     for word in ("capture", "organize", "measure", "most active heads", "families", "correlation", "runs/small"):
         assert word in result.stdout
+    assert result.stdout.count("heads.csv") == 1  # there is no page to look at
     before = (tmp_path / "runs/small/run.json").read_bytes()
     again = headtree(*command, "--json")
     found = json.loads(again.stdout)

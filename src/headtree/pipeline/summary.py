@@ -149,10 +149,11 @@ def _family_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {title:18}  {family['family']}: {family['size']} heads in {layers}{support} ({some})")
     if len(families) > _FAMILIES:
         lines.append(f"  {'':18}  and {len(families) - _FAMILIES} more")
-    if any(family["support"] is not None for family in families):
-        lines.append(
-            f"  {'':18}  (support: how often both halves of the inputs show just these heads, beyond chance)"
-        )
+    supports = [family["support"] for family in families if family["support"] is not None]
+    if supports:
+        meaning = "how often both halves of the inputs show just these heads, beyond chance"
+        warning = "" if any(supports) else "; with none, other inputs would give other families"
+        lines.append(f"  {'':18}  (support: {meaning}{warning})")
     return lines
 
 
