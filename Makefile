@@ -20,7 +20,7 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/headtree demo
 
-# docs/findings.md: the paper's claims on the bundled networks and a pretrained BERT; some ten minutes
+# docs/findings.md: the paper's claims on the bundled networks and a pretrained BERT; ten to fifteen minutes
 findings: $(STAMP)
 	$(BIN)/headtree reproduce --networks bundled,minilm -o runs/findings --into docs/findings.md
 

@@ -65,6 +65,24 @@ def test_what_matters_follows_from_the_interval(number, interval, expected):
     assert result.matters(change(number, interval)) == expected
 
 
+@pytest.mark.parametrize(
+    ("number", "interval", "expected"),
+    [
+        (0.0, (0.0, 0.0), "no more than rounding"),
+        (0.05, (0.02, 0.08), "less than another input"),
+        (0.15, (0.05, 0.3), "as much as another input"),
+        (0.5, (0.4, 0.6), "more than it"),
+    ],
+)
+def test_the_same_for_the_tree_whose_distance_grows(number, interval, expected):
+    def change(value, ends):
+        tree, other = Measured(value, ends, (3,)), Measured(0.9, (0.8, 1.0), (3,))
+        return Change("alpha", "1", tree, other, other, affinity=other, ranking=other)
+
+    result = Sensitivity(ht.Questionnaire(), (), change(0.1, (0.0, 0.2)))
+    assert result.matters_for_tree(change(number, interval)) == expected
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="two or more inputs of one network, got 1"):
         sensitivity([tensor(0)])

@@ -133,7 +133,8 @@ def test_sensitivity_is_a_section_of_the_run_with_its_figure(tmp_path, monkeypat
         ("alpha", "1.0"), ("n_iter", "1"), ("precision", "float64"), ("inputs", "resampled"),
     ]  # fmt: skip
     assert (run.path / section.figures[0].file).exists()
-    assert "moves the ranking" in section.text[-1]
+    assert "moves the tree of heads" in section.text[-2]
+    assert "moves the ranking of heads" in section.text[-1]
     assert np.isfinite([float(str(row[6]).split()[0]) for row in section.tables[0].rows]).all()
     with pytest.raises(ValueError, match="two or more inputs"):
         make_run(TensorSource(tensors(1)), tmp_path / "one", measures=QUICK, draw=False, sensitivity=True)

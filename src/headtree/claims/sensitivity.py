@@ -64,6 +64,16 @@ class Sensitivity:
             return "less than another input"
         return "more than it" if high < between else "as much as another input"
 
+    def matters_for_tree(self, change: Change) -> Matters:
+        """The same for the tree of heads, by the interval of its distance."""
+        low, high = change.head_tree.interval
+        between = self.other_input.head_tree.number
+        if change.head_tree.number <= 1 - _ROUNDING:
+            return "no more than rounding"
+        if high < between:
+            return "less than another input"
+        return "more than it" if low > between else "as much as another input"
+
 
 def variants(settings: Questionnaire) -> list[tuple[str, str, Questionnaire]]:
     """Setting, value and questionnaire of every change of one setting."""

@@ -211,7 +211,8 @@ def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
     if kinds == ("scores", "scores") or not (first.scores and second.scores):
         return found
     names = f"{first.name} (scores)", f"{second.name} (scores)"
-    return [*found, *pair_findings(names, first.scores, second.scores)]
+    of_all_kinds = [finding for finding in found if not finding.note]  # the others need scores
+    return [*of_all_kinds, *pair_findings(names, first.scores, second.scores)]
 
 
 def _is_own(run: Run) -> bool:

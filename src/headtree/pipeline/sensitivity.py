@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headtree.claims.sensitivity import Change, Sensitivity, sensitivity
@@ -47,14 +48,14 @@ def section_of(found: Sensitivity) -> Section:
             *(interval_words(getattr(change, name)) for name in ("head_tree", "query_tree", "key_tree")),
             interval_words(change.affinity),
             interval_words(change.ranking),
+            found.matters_for_tree(change),
             found.matters(change),
         )
         for change in found.changes
     ]
     columns = (
-        "setting", "value", "tree of heads", "tree of queries", "tree of keys", "affinity of heads", "ranking of "
-        "heads",
-        "moves the ranking",
+        "setting", "value", "tree of heads", "tree of queries", "tree of keys", "affinity of heads",
+        "ranking of heads", "moves the tree of heads", "moves the ranking",
     )  # fmt: skip
     between = found.other_input
     text = (
@@ -63,20 +64,21 @@ def section_of(found: Sensitivity) -> Section:
         "by correlation, heads ranked by entropy by Spearman's correlation; intervals are 95 % over inputs.",
         f"For comparison, two inputs with the same settings: tree of heads {interval_words(between.head_tree)}, "
         f"affinity {interval_words(between.affinity)}, ranking {interval_words(between.ranking)}.",
-        _in_words(found),
+        _in_words("tree", found.changes, found.matters_for_tree),
+        _in_words("ranking", found.changes, found.matters),
     )
     table = Table("What moves when one setting is changed.", columns, tuple(rows))
     picture = Picture("figures/sensitivity.svg", "How far trees, affinities and ranking move with each setting.")
     return Section("How sensitive the result is", text, (table,), (picture,))
 
 
-def _in_words(found: Sensitivity) -> str:
+def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], str]) -> str:
     by_degree: dict[str, list[str]] = {}
-    for change in found.changes:
-        by_degree.setdefault(found.matters(change), []).append(f"{change.setting} = {change.value}")
+    for change in changes:
+        by_degree.setdefault(matters(change), []).append(f"{change.setting} = {change.value}")
     order = ("more than it", "as much as another input", "less than another input", "no more than rounding")
     parts = [f"{degree}: {', '.join(by_degree[degree])}" for degree in order if degree in by_degree]
-    return "A change moves the ranking of heads, beside what another input does, " + "; ".join(parts) + "."
+    return f"A change moves the {what} of heads, beside what another input does, " + "; ".join(parts) + "."
 
 
 def _drawn(change: Change) -> dict[str, Any]:
