@@ -22,7 +22,7 @@ demo: $(STAMP)
 
 # docs/findings.md: the paper's claims on the bundled networks and a pretrained BERT; ten to fifteen minutes
 findings: $(STAMP)
-	$(BIN)/headtree reproduce --networks bundled,minilm -o runs/findings --into docs/findings.md
+	$(BIN)/headtree reproduce --networks bundled,minilm --sensitivity -o runs/findings --into docs/findings.md
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -182,6 +182,9 @@ def reproduce(
         Path, typer.Option("--output", "-o", help="Folder for claims.md, figures/ and runs/.")
     ] = Path("runs/reproduce"),
     inputs: Annotated[int, typer.Option(help="Inputs of each run that is made.")] = 6,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Also organize these with every setting changed (minutes).")
+    ] = False,
     into: Annotated[
         Path | None, typer.Option(help="A Markdown file whose part between two marks is replaced by the claims.")
     ] = None,
@@ -198,7 +201,9 @@ def reproduce(
         from headtree.pipeline import reproduce as reproducing
 
         names = [name.strip() for name in networks.split(",") if name.strip()]
-        claims = reproducing.reproduce(names, output, n_inputs=inputs, say=_teller(False, str(output)))
+        claims = reproducing.reproduce(
+            names, output, n_inputs=inputs, sensitivity=sensitivity, say=_teller(False, str(output))
+        )
         if into is not None:
             reproducing.into(into, claims)
         typer.echo(f"\n{claims.read_text(encoding='utf-8').split('## ')[0].rstrip()}\n\nAll of it: {claims}")

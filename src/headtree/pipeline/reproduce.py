@@ -51,7 +51,12 @@ class _Network:
 
 
 def reproduce(
-    networks: Sequence[str], folder: str | os.PathLike[str], *, n_inputs: int = 6, say: Say | None = None
+    networks: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    n_inputs: int = 6,
+    sensitivity: bool = False,
+    say: Say | None = None,
 ) -> Path:
     """Make the runs that are missing, test the claims on them, draw the figures and write ``claims.md``.
 
@@ -63,12 +68,14 @@ def reproduce(
         Gets ``claims.md``, ``figures/``, ``runs/``, and ``measured/``: what need not be measured again.
     n_inputs : int
         Inputs of each run that is made here.
+    sensitivity : bool
+        Whether the runs that are made here are also organized with every setting changed.
     say : function, optional
         Told each step's name and seconds.
     """
     target = checked_path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    chosen = _apart([_network(name, target, n_inputs, say) for name in _expanded(networks)])
+    chosen = _apart([_network(name, target, n_inputs, sensitivity, say) for name in _expanded(networks)])
     results = [_result(network, target) for network in chosen]
     text = markdown(results, _pairs(results))
     (target / "claims.md").write_text(text, encoding="utf-8")
@@ -108,7 +115,7 @@ def _expanded(networks: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _network(name: str, target: Path, n_inputs: int, say: Say | None) -> _Network:
+def _network(name: str, target: Path, n_inputs: int, sensitivity: bool, say: Say | None) -> _Network:
     if Path(name).is_dir():
         run = open_run(name)
         if run.kind == "array":
@@ -117,14 +124,14 @@ def _network(name: str, target: Path, n_inputs: int, say: Say | None) -> _Networ
             )
         return _Network(run.name, run, run if run.kind == "scores" else None)
     source = _source(name, n_inputs)
-    run = _made(source, target / "runs" / name, say)
+    run = _made(source, target / "runs" / name, say, sensitivity)
     if source.kind == "scores":
         return _Network(name, run, run)
     return _Network(name, run, _made(replace(source, kind="scores"), target / "runs" / f"{name}-scores", say))
 
 
-def _made(source: ModelSource, path: Path, say: Say | None) -> Run:
-    return make_run(source, path, draw=False, say=_of_run(path, say))
+def _made(source: ModelSource, path: Path, say: Say | None, sensitivity: bool = False) -> Run:
+    return make_run(source, path, sensitivity=sensitivity, draw=False, say=_of_run(path, say))
 
 
 def _of_run(path: Path, say: Say | None) -> Say | None:
