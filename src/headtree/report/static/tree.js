@@ -56,8 +56,9 @@ HT.tree = (() => {
 
   function labels(tree, placed, pixels) {
     const total = top(tree);
-    const wide = placed.folders.filter(({f, left, right, top, bottom}) =>
-      (right - left) / placed.width * pixels > LABEL_WIDTH && (top - bottom) / total > LABEL_HEIGHT && tree.parent[f] >= 0);
+    const wide = placed.folders.filter(({f, left, right, top, bottom, folded}) =>
+      (right - left) / placed.width * pixels > LABEL_WIDTH && (top - bottom) / total > LABEL_HEIGHT &&
+      tree.parent[f] >= 0 && (folded || !(tree.support[f] < 0.005)));  // a "0 %" on every folder would say nothing
     const texts = wide.map(({f, folded}) => {
       const support = Number.isNaN(tree.support[f]) ? "" : `${Math.round(100 * tree.support[f])} %`;
       return folded ? `${tree.size[f]} heads` : support || String(tree.size[f]);
@@ -144,7 +145,7 @@ HT.tree = (() => {
       id: "tree", title: "Tree of heads", draw, over, tapped,
       sentence: "From all heads (top) to single heads (bottom, coloured as the grid is); a folder hangs from the one " +
         "that holds it. Colour and label are its support: how often two random halves of the inputs both show exactly " +
-        "this folder, beyond what chance gives; 0 % is what noise has too.",
+        "this folder, beyond what chance gives. The palest, without a label, have no more than noise has.",
       controls: [labelled("Click on a folder", click), labelled("fold folders of", levels)], after: [key],
     });
     HT.state.subscribe(["basis", "input"], () => {
