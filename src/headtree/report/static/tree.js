@@ -3,6 +3,7 @@ HT.tree = (() => {
   const {el, percent, options, labelled, byId} = HT.dom;
   const {card, figure, colour, isNarrow} = HT.plots;
   const SUPPORT = ["#fee5d9", "#fcc9b1", "#fca286", "#fb7a5a", "#ef4b37", "#cc1e1c", "#99000d"];  // none to full
+  const LEAST = 0.005;  // support that is shown: less rounds to none
   const LABEL_WIDTH = 34;  // pixels that a label needs
   const SLIVER = 0.002;  // what is lower than this share of the picture is not drawn
   const LABEL_HEIGHT = 0.04;  // share of the picture that it needs
@@ -48,7 +49,7 @@ HT.tree = (() => {
 
   function supportColour(tree, f) {
     const support = tree.support[f];
-    if (Number.isNaN(support)) return colour("faint");
+    if (!(support >= LEAST)) return colour("faint");
     return SUPPORT[Math.min(SUPPORT.length - 1, Math.floor(support * SUPPORT.length))];
   }
 
@@ -58,7 +59,7 @@ HT.tree = (() => {
     const total = top(tree);
     const wide = placed.folders.filter(({f, left, right, top, bottom, folded}) =>
       (right - left) / placed.width * pixels > LABEL_WIDTH && (top - bottom) / total > LABEL_HEIGHT &&
-      tree.parent[f] >= 0 && (folded || !(tree.support[f] < 0.005)));  // a "0 %" on every folder would say nothing
+      tree.parent[f] >= 0 && (folded || !(tree.support[f] < LEAST)));  // a "0 %" on every folder would say nothing
     const texts = wide.map(({f, folded}) => {
       const support = Number.isNaN(tree.support[f]) ? "" : `${Math.round(100 * tree.support[f])} %`;
       return folded ? `${tree.size[f]} heads` : support || String(tree.size[f]);
@@ -145,7 +146,7 @@ HT.tree = (() => {
       id: "tree", title: "Tree of heads", draw, over, tapped,
       sentence: "From all heads (top) to single heads (bottom, coloured as the grid is); a folder hangs from the one " +
         "that holds it. Colour and label are its support: how often two random halves of the inputs both show exactly " +
-        "this folder, beyond what chance gives. The palest, without a label, have no more than noise has.",
+        "this folder, beyond what chance gives. Grey ones, without a label, have no more than noise has.",
       controls: [labelled("Click on a folder", click), labelled("fold folders of", levels)], after: [key],
     });
     HT.state.subscribe(["basis", "input"], () => {
