@@ -15,7 +15,7 @@ Statistic = Callable[..., float]
 
 #: The rule, as reports print it.
 RULE = (
-    "A claim becomes a statistic and a limit, fixed before any result was seen, such that the claim says: the "
+    "A claim becomes a statistic and a limit, the same for all networks, such that the claim says: the "
     "statistic exceeds the limit. The interval is the 95 % interval of the jackknife over inputs (Student's t; for "
     "means over inputs the usual one). Verdict: agrees if the whole interval is above the limit, differs if the "
     "whole interval is below it, cannot be decided otherwise, and when there are fewer than three inputs."
