@@ -232,6 +232,23 @@ def test_softmax_is_exact_where_exp_overflows():
         ht.paraproduct(np.full((8, 8), 90, np.float32), tree, tree, "exp")
 
 
+@pytest.mark.parametrize(("dtype", "offset"), [(np.float32, 1e4), (np.float32, -1e6), (np.float64, 1e15)])
+def test_softmax_keeps_its_digits_beside_a_large_offset(dtype, offset):
+    f = (offset + np.random.default_rng(0).standard_normal((8, 16))).astype(dtype)
+    p = decomposed(f, ht.PartitionTree.halving(8), ht.PartitionTree.halving(16), "softmax")
+    expected = softmax(f.astype(np.float64) - offset)
+    np.testing.assert_allclose(
+        p.value, expected, rtol=16 * np.finfo(dtype).eps
+    )  # a few roundings of f less its row
+
+
+def test_shares_are_in_range_where_norms_are_not():
+    tree = ht.PartitionTree.halving(16)
+    p = ht.paraproduct(np.full((16, 16), 709.0), tree, tree)  # exp is 8e307, its norm 1e309
+    assert float(p.shares["boundary"]) == pytest.approx(1)
+    assert float(p.relative_error) == pytest.approx(0, abs=1e-12)
+
+
 @pytest.mark.parametrize("fn", ["exp", "softmax"])
 def test_constant_matrices_are_all_boundary(fn):
     tree = ht.PartitionTree.halving(5)
@@ -291,3 +308,19 @@ def test_bad_input():
         ht.paraproduct(f, tree, tree, (np.log, np.exp, np.exp))
     with pytest.raises(ValueError, match="rows must be scales from 0 to 0"):
         ht.paraproduct(f, tree, tree).scales(1, 0)
+    for scales in (0.5, [0.7], None, "0"):
+        with pytest.raises(TypeError, match="columns must be one scale or several, whole numbers, got"):
+            ht.paraproduct(f, tree, tree).scales(0, scales)
+
+
+def test_functions_need_not_be_hashable():
+    class Exp:
+        __hash__ = None
+
+        def __call__(self, u):
+            return np.exp(u)
+
+    f, tree = np.random.default_rng(0).standard_normal((4, 4)), ht.PartitionTree.halving(4)
+    np.testing.assert_allclose(
+        decomposed(f, tree, tree, (Exp(),) * 3).first, decomposed(f, tree, tree, "exp").first, atol=1e-12
+    )

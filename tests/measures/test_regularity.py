@@ -100,10 +100,34 @@ def test_without_mixed_differences_there_is_no_limit(dtype):
     np.testing.assert_array_equal(fit.constant, 0)
 
 
+@pytest.mark.parametrize(("dtype", "offset"), [(np.float32, 1e3), (np.float32, -1e4), (np.float64, 1e10)])
+def test_a_large_offset_drowns_no_differences(dtype, offset):
+    """Rounding of the entries is at most a tenth of the smallest differences here."""
+    f, tree = dyadic_field(0.4, 0), ht.PartitionTree.halving(128)
+    rows = np.random.default_rng(0).standard_normal((128, 1))
+    found = ht.holder_exponent((f + offset * (1 + 0.1 * rows)).astype(dtype), tree, tree)
+    expected = ht.holder_exponent(f, tree, tree)
+    assert found.n_pairs == expected.n_pairs
+    assert float(found.exponent) == pytest.approx(float(expected.exponent), abs=2e-3)
+    assert float(found.constant) == pytest.approx(float(expected.constant), rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0, 7.3, 1e6])
+def test_rounding_of_blocks_is_no_difference(dtype, offset):
+    """All entries of a block are rounded alike, which a coarse scale sees."""
+    tree = ht.PartitionTree.halving(128)
+    rows, columns = (np.repeat(x, 32) for x in np.random.default_rng(0).standard_normal((2, 4)))
+    f = (np.add.outer(rows, columns) + offset).astype(dtype)
+    assert np.isinf(ht.holder_exponent(f, tree, tree).exponent)
+
+
 def test_too_few_scales():
     tree = ht.PartitionTree.flat(5)
     fit = ht.holder_exponent(np.random.default_rng(0).standard_normal((5, 5)), tree, tree)
     assert np.isnan(fit.exponent)
+    assert str(fit) == "too few scales to measure an exponent"
+    assert str(ht.holder_exponent(np.random.default_rng(0).standard_normal((2, 5, 5)), tree, tree)) == str(fit)
     assert np.isinf(
         ht.holder_exponent(np.zeros((1, 1)), ht.PartitionTree.flat(1), ht.PartitionTree.flat(1)).exponent
     )
@@ -180,6 +204,24 @@ def test_the_claim_holds_for_small_scores_and_not_for_large_ones(scores):
     assert rows[3]["layer"] == 1
     assert rows[3]["holds"] is False
     assert set(rows[0]) == set(table.to_dict())
+
+
+@pytest.mark.parametrize("size", [3.3, 1e-5, 40.0])
+def test_rounding_is_no_finding(scores, size):
+    """Of a constant head, and of functions of the row or the column alone, both equations are 0."""
+    rng = np.random.default_rng(0)
+    parts = [
+        np.ones((12, 10)),
+        np.tile(rng.standard_normal((12, 1)), 10),
+        np.tile(rng.standard_normal(10), (12, 1)),
+    ]
+    both = parts[1] + parts[2]
+    table = ht.softmax_invariance(ht.AttentionTensor.from_array(size * np.stack([*parts, both])), scores[1])
+    np.testing.assert_array_equal(table.distance[:3], 0)
+    assert table.distance[3] > 0  # a sum of both has a second-order term
+    np.testing.assert_array_equal(table.exponent, np.inf)
+    np.testing.assert_array_equal(table.exponent_softmax, np.inf)
+    np.testing.assert_array_equal(table.exponent_residual, np.inf)  # softmax takes the rows off: nothing is left
 
 
 def test_overflow_is_reported_head_by_head(scores):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Paraproduct:
         """First and second term summed over the pairs (j, j') with j in `rows` and j' in `columns` only."""
         chosen = []
         for name, given, n in (("rows", rows, self.n_scales[0]), ("columns", columns, self.n_scales[1])):
-            scales = frozenset([int(given)] if isinstance(given, int | np.integer) else map(int, given))
+            scales = _scale_numbers(given, name)
             if not scales <= set(range(n)):
                 raise InvalidValueError(f"{name} must be scales from 0 to {n - 1}, got {sorted(scales)}")
             chosen.append(scales)
@@ -93,6 +94,17 @@ class Paraproduct:
 
 
 _TERMS = ("first", "second", "boundary", "residual")
+
+
+def _scale_numbers(given: Any, name: str) -> frozenset[int]:
+    try:
+        return frozenset([operator.index(given)])
+    except TypeError:
+        pass
+    try:
+        return frozenset(map(operator.index, given))
+    except TypeError:
+        raise InvalidTypeError(f"{name} must be one scale or several, whole numbers, got {given!r}") from None
 
 
 def paraproduct(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Function = "exp") -> Paraproduct:
@@ -192,14 +204,14 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
 
 def approximations(
     f: Float[Tensor, "batch row column"], row_tree: PartitionTree, col_tree: PartitionTree
-) -> tuple[Float[Tensor, "batch row column"], Float[Tensor, "batch row column"]]:
-    """Ã of eq. (17), the sum over all scales for the unshifted exp, and eq. (18), where A' = A'' = 1.
+) -> tuple[Terms, Terms]:
+    """The terms of eq. (17), summed over all scales for the unshifted exp, and of eq. (18), where A' = A'' = 1.
 
     Of checked arguments on the CPU; entries that overflow are infinite or nan.
     """
     every = Scales(frozenset(range(row_tree.n_levels - 1)), frozenset(range(col_tree.n_levels - 1)))
     eq17, eq18 = (_summed_on_cpu(f, row_tree, col_tree, is_exp, every) for is_exp in (True, False))
-    return eq17.first + eq17.second, eq18.first + eq18.second
+    return eq17, eq18
 
 
 def check_trees(f: Tensor, row_tree: Any, col_tree: Any) -> None:
@@ -213,6 +225,8 @@ def check_trees(f: Tensor, row_tree: Any, col_tree: Any) -> None:
 def relative_norm(part: Any, whole: Any) -> Float[np.ndarray, " ..."]:
     """Frobenius norm of `part` over that of `whole`, per matrix; 0 where both are 0."""
     of_part, of_whole = (_norm(x) for x in (part, whole))
+    if not (np.isfinite(of_part).all() and np.isfinite(of_whole).all()):  # norms may be out of range, entries not
+        of_part, of_whole = (_norm(x * 2.0**-64) for x in (part, whole))
     ratio = np.divide(of_part, of_whole, out=np.full_like(of_part, np.inf), where=of_whole > 0)
     return np.where(of_part > 0, ratio, 0.0)
 
@@ -254,13 +268,15 @@ def _nonlinearity(fn: Any, is_tensor: bool, batch_shape: tuple[int, ...]) -> _No
         raise InvalidTypeError(
             f"fn must be one of {get_args(NamedFunction)} or three callables (A, A', A''), got {fn!r}"
         )
-    wrapped = {part: _on_matrices(part, is_tensor, batch_shape) for part in fn}
-    value, first, second = (wrapped[part] for part in fn)
+    wrapped = {id(part): _on_matrices(part, is_tensor, batch_shape) for part in fn}
+    value, first, second = (wrapped[id(part)] for part in fn)
     return _Nonlinearity(value, first, second, is_pointwise=False)
 
 
 def _less_logsumexp(f: Tensor) -> Tensor:
-    return f - torch.logsumexp(f, dim=-1, keepdim=True)
+    """The largest entry of a row is taken off first: the logarithm would be rounded to the digits of an offset."""
+    below = f - f.amax(dim=-1, keepdim=True)
+    return below.sub_(torch.logsumexp(below, dim=-1, keepdim=True))
 
 
 def _on_matrices(

@@ -14,7 +14,7 @@ from torch import Tensor
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.bases.energies import medians
-from headtree.bases.paraproduct import approximations, decomposed, relative_norm
+from headtree.bases.paraproduct import Paraproduct, Terms, approximations, decomposed, relative_norm
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.measures.inputs import check_pair, filled
@@ -25,6 +25,9 @@ from headtree.trees.tree import PartitionTree
 
 #: An entry is squashed when it is nearer to the median of its matrix than this share of the matrix' range.
 _SQUASHED = 0.01
+
+#: Units of rounding that sums over scales, and functions of them, are off by.
+_ROUNDING = 64
 
 #: Enough to hide the cost of a call, few enough that the terms of all of them take little memory.
 _HEADS_AT_A_TIME = 16
@@ -114,6 +117,7 @@ def _columns(
     row_tree, col_tree = found.trees
     softmax = decomposed(f, row_tree, col_tree, "softmax")
     of_f = exponents_in(f, found)
+    rounding = _rounding_of_terms(f, softmax)
     return {
         **_against_eq18(f, softmax.value, row_tree, col_tree),
         "mean": f.mean(dim=(1, 2)).numpy(),
@@ -121,11 +125,22 @@ def _columns(
         "exponent": of_f.exponent,
         "exponent_error": of_f.exponent_error,
         "exponent_given": exponents_in(f, given).exponent,
-        "exponent_softmax": exponents_in(softmax.value, found).exponent,
-        "exponent_residual": exponents_in(softmax.residual, found).exponent,
+        "exponent_softmax": exponents_in(softmax.value, found, rounding).exponent,
+        "exponent_residual": exponents_in(softmax.residual, found, rounding).exponent,
         **{f"share_{name}": share for name, share in softmax.shares.items()},
         "error_printed": softmax.relative_error_without_boundary,
     }
+
+
+def _rounding_of_terms(f: Float[Tensor, "head query key"], softmax: Paraproduct) -> Float[np.ndarray, " head"]:
+    """Errors of the terms of softmax(f), and of what is left of them: those of f, carried through exp."""
+    terms = (softmax.value, softmax.first, softmax.second, softmax.boundary)
+    largest = torch.stack([_largest(term) for term in terms]).amax(dim=0)
+    return np.asarray((_ROUNDING * torch.finfo(f.dtype).eps * largest * _largest(f).clamp(min=1)).numpy())
+
+
+def _largest(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
+    return x.abs().amax(dim=(1, 2))
 
 
 def _against_eq18(
@@ -135,9 +150,11 @@ def _against_eq18(
     col_tree: PartitionTree,
 ) -> dict[str, Float[np.ndarray, " head"]]:
     """What needs the unshifted exp; nan for heads on which it overflows."""
-    eq17, eq18 = approximations(f, row_tree, col_tree)
+    of_exp, of_ones = approximations(f, row_tree, col_tree)
+    eq17, eq18 = of_exp.first + of_exp.second, of_ones.first + of_ones.second
     overflows = ~torch.isfinite(eq17.sum(dim=(1, 2)))
-    eq17 = eq17.masked_fill_(overflows[:, None, None], 0)
+    vanishes = _vanishes(f, of_ones)[:, None, None]
+    eq17, eq18 = eq17.masked_fill(overflows[:, None, None] | vanishes, 0), eq18.masked_fill(vanishes, 0)
     flat = _is_squashed(softmax)
     apart = flat & ~_is_squashed(eq17)
     n_flat = flat.sum(dim=(1, 2))
@@ -147,6 +164,17 @@ def _against_eq18(
         "squashed": (n_flat.double() / flat[0].numel()).numpy(),
         "kept": np.where(lost, np.nan, (apart.sum(dim=(1, 2)).double() / n_flat.clamp(min=1)).numpy()),
     }
+
+
+def _vanishes(f: Float[Tensor, "head query key"], eq18: Terms) -> Bool[Tensor, " head"]:
+    """Whether every difference between scales is rounding, as on constant matrices: then so are both equations.
+
+    dd' of all scales add up to the first term of eq. (18). Where there is none, the second is 0 only if f depends
+    on its row alone or on its column alone, and then eq. (17) is 0 as well.
+    """
+    rounding = _ROUNDING * torch.finfo(f.dtype).eps * _largest(f)
+    spread = f.amax(dim=(1, 2)) - f.amin(dim=(1, 2))
+    return (_largest(eq18.first) <= rounding) & (_largest(eq18.second) <= rounding * (spread + rounding))
 
 
 def _is_squashed(x: Float[Tensor, "head query key"]) -> Bool[Tensor, "head query key"]:

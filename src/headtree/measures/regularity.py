@@ -23,8 +23,8 @@ from headtree.trees.tree import PartitionTree
 #: Pairs of scales with j + j' below this are left out: a few large folders say little about a slope.
 _COARSEST = 2
 
-#: Differences under this many units of rounding of the largest entry are zero.
-_ROUNDING = 64
+#: Differences up to this many units of rounding of the largest entry are zero. Entries are rounded once or twice.
+_ROUNDING = 2
 
 #: Entries transformed at a time: few enough to stay in cache.
 _ENTRIES_AT_A_TIME = 1 << 19
@@ -52,10 +52,14 @@ class HolderExponent:
         return np.asarray(self.exponent > 0)
 
     def __str__(self) -> str:
+        measured = self.exponent[~np.isnan(self.exponent)]
+        if not measured.size:
+            return "too few scales to measure an exponent"
         if np.ndim(self.exponent):
             n = int(np.sum(self.is_regular))
-            median = np.nanmedian(self.exponent)
-            return f"{n} of {np.size(self.exponent)} matrices are regular, median exponent {median:.2f}"
+            return (
+                f"{n} of {np.size(self.exponent)} matrices are regular, median exponent {np.median(measured):.2f}"
+            )
         fit = f"exponent {float(self.exponent):.2f} ± {float(self.exponent_error):.2f}"
         return fit if bool(self.is_regular) else f"no regularity ({fit})"
 
@@ -81,11 +85,20 @@ def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) ->
     return exponents_in(tensor, TensorHaarBasis((row_tree, col_tree)))
 
 
-def exponents_in(tensor: Float[Tensor, "... row column"], basis: TensorHaarBasis) -> HolderExponent:
-    """`holder_exponent` of a checked tensor, in the Haar basis of its trees."""
+def exponents_in(
+    tensor: Float[Tensor, "... row column"],
+    basis: TensorHaarBasis,
+    rounding: Float[np.ndarray, " matrix"] | None = None,
+) -> HolderExponent:
+    """`holder_exponent` of a checked tensor, in the Haar basis of its trees.
+
+    Differences up to `rounding` are zero: what was computed from larger numbers has their errors.
+    """
     n_at_a_time = max(1, _ENTRIES_AT_A_TIME // len(basis))
     parts = [_rms(part, basis) for part in torch.split(tensor.reshape(-1, *tensor.shape[-2:]), n_at_a_time)]
     rms, exponents = (np.concatenate(values) for values in zip(*parts, strict=True))
+    if rounding is not None:
+        rms[rms <= np.ldexp(rounding, -exponents)[:, None, None]] = 0
     fits = [_fit(table, exponent) for table, exponent in zip(rms, exponents, strict=True)]
     rms = np.ldexp(rms, exponents[:, None, None])
     batch = tuple(tensor.shape[:-2])
@@ -113,14 +126,18 @@ def _rms(
     """Root mean square of dd' f at every pair of scales, in units of powers of two, and these powers.
 
     dd' at (j, j') is the part of f in the Haar functions of nodes that split at level j of the row tree and j' of
-    the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients.
+    the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients. Means of
+    rows and of columns are in none of them: taken off in float64, they do not drown what is small beside them.
     """
     scaled, exponents = _in_units(f)
+    largest = scaled.abs().amax(dim=(1, 2)).double().cpu().numpy()
+    mixed = scaled.double()
+    mixed = mixed - mixed.mean(dim=2, keepdim=True)
+    mixed -= mixed.mean(dim=1, keepdim=True)
     rows, columns = basis.axes
     levels = rows.level, columns.level  # the constant function, of level -1, is of no scale
     n_scales = rows.tree.n_levels - 1, columns.tree.n_levels - 1
-    rms = np.sqrt(energies_by_level(basis.analyze(scaled).cpu().numpy(), levels, n_scales) / len(basis))
-    largest = scaled.abs().amax(dim=(1, 2)).double().cpu().numpy()
+    rms = np.sqrt(energies_by_level(basis.analyze(mixed).cpu().numpy(), levels, n_scales) / len(basis))
     rms[rms <= _ROUNDING * torch.finfo(f.dtype).eps * largest[:, None, None]] = 0
     return rms, exponents
 
