@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headtree.bases.energies import LargestFirst, coarsest_sums, energies_by_level, medians, norms
+from headtree.bases.energies import LargestFirst, energies_by_level, energy_after_coarsest, medians, norms
 
 KINDS = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -22,9 +22,9 @@ def test_sums_are_those_of_sorted_energies(kind, n, seed):
     values = KINDS[kind](np.random.default_rng(seed), n)
     counts = np.random.default_rng(seed).integers(1, n + 1, 5)
     energies = np.sort((values.astype(np.float64) / (np.abs(values).max() or 1)) ** 2)[::-1]
-    kept, fewest, total = LargestFirst.of(values).sums(counts, (0.9, 0.99))
+    left_out, fewest, total = LargestFirst.of(values).sums(counts, (0.9, 0.99))
     assert total == pytest.approx(energies.sum())
-    np.testing.assert_allclose(kept, np.cumsum(energies)[counts - 1], rtol=1e-12)
+    np.testing.assert_allclose(left_out, [energies[count:][::-1].sum() for count in counts], rtol=1e-12)
     for found, share in zip(fewest, (0.9, 0.99), strict=True):
         if total == 0:
             assert found == 0
@@ -34,17 +34,19 @@ def test_sums_are_those_of_sorted_energies(kind, n, seed):
 
 
 @given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 999))
-def test_coarsest_sums_are_those_of_a_stable_sort(shape, seed):
+def test_energy_after_the_coarsest_is_that_of_a_stable_sort(shape, seed):
     rng = np.random.default_rng(seed)
     supports = tuple(rng.integers(1, 5, n) for n in shape)
-    values = rng.standard_normal(int(np.prod(shape)))
+    values = np.exp(10 * rng.standard_normal(int(np.prod(shape))))
     product = np.ones(1, dtype=np.int64)
     for support in supports:
         product = np.outer(product, support).ravel()
     counts = rng.integers(1, len(values) + 1, 6)
     energies = (values / np.abs(values).max()) ** 2
-    expected = np.cumsum(energies[np.argsort(-product, kind="stable")])[counts - 1]
-    np.testing.assert_allclose(coarsest_sums(LargestFirst.of(values), supports, counts), expected, rtol=1e-12)
+    by_support = energies[np.argsort(-product, kind="stable")]
+    expected = [by_support[count:].sum() for count in counts]
+    found = energy_after_coarsest(LargestFirst.of(values), supports, counts)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @given(rows=st.integers(1, 4), n=st.integers(1, 50), seed=st.integers(0, 99))

@@ -17,7 +17,19 @@ def test_curves_are_the_errors_of_compress(rows, columns, data):
     curve = ht.compression_curve(x, [rows, columns], counts=[n])
     for keep in ("largest", "coarsest"):
         rest = x - ht.compress(x, [rows, columns], n, keep)
-        assert getattr(curve, keep)[0] == pytest.approx(np.linalg.norm(rest) / np.linalg.norm(x), abs=1e-7)
+        assert getattr(curve, keep)[0] == pytest.approx(np.linalg.norm(rest) / np.linalg.norm(x), abs=1e-13)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-10, 1e-100])
+def test_small_errors_keep_their_digits(size):
+    trees = [ht.PartitionTree.halving(8), ht.PartitionTree.halving(4)]
+    coefficients = np.zeros((8, 4))
+    coefficients[0, 0], coefficients[1, 1] = 1, size
+    found = ht.compression_curve(ht.TensorHaarBasis(trees).synthesize(coefficients), trees, counts=[1, 31, 32])
+    rounding = 1e-15
+    np.testing.assert_allclose(found.largest, [size, 0, 0], rtol=1e-4, atol=rounding)
+    np.testing.assert_allclose(found.coarsest, [size, 0, 0], rtol=1e-4, atol=rounding)
+    assert found.largest[-1] == found.coarsest[-1] == 0
 
 
 def test_counts_for_energy_are_literal():
@@ -45,6 +57,9 @@ def test_zero_needs_no_coefficients():
     curve = ht.compression_curve(np.zeros((3, 4)), [ht.PartitionTree.flat(3), ht.PartitionTree.flat(4)])
     assert (curve.n_for_90, curve.n_for_99) == (0, 0)
     np.testing.assert_array_equal(curve.largest, 0)
+    zeros = ht.AttentionTensor.from_array(np.zeros((3, 4, 5)))
+    with pytest.warns(ht.HeadtreeWarning):
+        assert ht.sparsity(zeros, ht.organize(zeros)).gain == 1
 
 
 @pytest.mark.parametrize("mode", ["hard", "soft"])

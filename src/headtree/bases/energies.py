@@ -88,9 +88,10 @@ def _norm(row, values, found):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class LargestFirst:
-    """Energies, the squares of coefficients over the largest, summed from the largest down.
+    """Energies, the squares of coefficients over the largest, in order from the largest down.
 
-    They are counted and summed in buckets; only the few buckets in which a sum is asked for are sorted.
+    They are counted and summed in buckets; only the few buckets in which a sum is asked for are sorted. What is
+    left out is summed by itself, from the smallest up: as the difference of two sums it would have half the digits.
     """
 
     values: Float[np.ndarray, " n"]  #: the coefficients
@@ -104,35 +105,40 @@ class LargestFirst:
     def sums(
         self, counts: Int[np.ndarray, " point"], shares: tuple[float, ...]
     ) -> tuple[Float[np.ndarray, " point"], list[int], float]:
-        """Energy of the largest so many, fewest that hold each share of the total energy, and this total."""
+        """Energy of all but the largest so many, fewest that hold each share of the total, and the total."""
         counts_of, energies_of = np.zeros((_PARTS, _BUCKETS), np.int64), np.zeros((_PARTS, _BUCKETS))
         for_each_task(_add_to_buckets, _PARTS, self.values, self.largest, counts_of, energies_of)
         n_in, energy_in = (table.sum(axis=0)[::-1] for table in (counts_of, energies_of))  # the largest first
         n_up_to, energy_up_to = np.cumsum(n_in), np.cumsum(energy_in)
         total = float(energy_up_to[-1])
+        energy_after = _sums_before(energy_in[::-1])[::-1]
         of_counts = np.searchsorted(n_up_to, counts)
         of_shares = np.searchsorted(energy_up_to, [share * total for share in shares])
         wanted = np.unique(np.concatenate([of_counts, of_shares]))
         within = dict(zip(wanted.tolist(), self._sorted_within(wanted, n_in), strict=True))
-        kept = [
-            energy_up_to[b] - energy_in[b] + within[b][count - (n_up_to[b] - n_in[b]) - 1]
+        left_out = [
+            energy_after[b] + within[b][count - (n_up_to[b] - n_in[b]) :][::-1].sum()
             for b, count in zip(of_counts.tolist(), counts.tolist(), strict=True)
         ]
         fewest = []
         for b, share in zip(of_shares.tolist(), shares, strict=True):
             missing = share * total - (energy_up_to[b] - energy_in[b])
-            place = min(int(np.searchsorted(within[b], missing)), int(n_in[b]) - 1)
+            place = min(int(np.searchsorted(np.cumsum(within[b]), missing)), int(n_in[b]) - 1)
             fewest.append(int(n_up_to[b] - n_in[b]) + place + 1 if total > 0 else 0)
-        return np.array(kept), fewest, total
+        return np.array(left_out), fewest, total
 
     def _sorted_within(
         self, wanted: Int[np.ndarray, " bucket"], n_in: Int[np.ndarray, " bucket"]
     ) -> list[Float[np.ndarray, " _n_in_bucket"]]:
-        """Running sums within some of the buckets, from the largest energy down."""
+        """The energies in some of the buckets, from the largest down."""
         is_wanted = np.zeros(_BUCKETS, dtype=np.bool_)
         is_wanted[_BUCKETS - 1 - wanted] = True
         falling = np.sort(_collect(self.values, self.largest, is_wanted, int(n_in[wanted].sum())))[::-1]
-        return [np.cumsum(part) for part in np.split(falling, np.cumsum(n_in[wanted])[:-1])]
+        return np.split(falling, np.cumsum(n_in[wanted])[:-1])
+
+
+def _sums_before(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    return np.concatenate([[0.0], np.cumsum(values)[:-1]])
 
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
@@ -166,33 +172,35 @@ def _collect(values, largest, is_wanted, n):  # type: ignore[no-untyped-def]
 # -- the largest support first -------------------------------------------------------------------------------
 
 
-def coarsest_sums(
+def energy_after_coarsest(
     energies: LargestFirst, supports: tuple[Int[np.ndarray, " _function"], ...], counts: Int[np.ndarray, " point"]
 ) -> Float[np.ndarray, " point"]:
-    """Energy of the first so many coefficients by falling support of their functions, ties in index order.
+    """Energy of all but the first so many coefficients by falling support of their functions, ties in index order.
 
-    Functions of equal support are one group, and there are few different supports: one pass over the coefficients
-    adds up every group, and notes its sum where a count ends within it.
+    Functions of equal support are one group, and there are few different supports: one pass over the coefficients,
+    from the last, adds up every group, and notes its sum where what a count leaves out begins within it.
     """
+    n_left = len(energies.values) - counts
     leading = np.ones(1, dtype=np.int64)
     for support in supports[:-1]:
         leading = np.multiply.outer(leading, support).ravel()
     (rows, row_group, n_rows), (columns, column_group, n_columns) = (
         np.unique(support, return_inverse=True, return_counts=True) for support in (leading, supports[-1])
     )
-    by_support, group = np.unique(-np.multiply.outer(rows, columns), return_inverse=True)
+    by_support, group = np.unique(np.multiply.outer(rows, columns), return_inverse=True)
     group = group.reshape(len(rows), len(columns))
     n_in = np.bincount(group.ravel(), weights=np.multiply.outer(n_rows, n_columns).ravel()).astype(np.int64)
     n_up_to = np.cumsum(n_in)
-    order = np.argsort(counts, kind="stable")
-    group_of_count = np.searchsorted(n_up_to, counts[order])
-    stops = counts[order] - (n_up_to - n_in)[group_of_count]
+    order = np.argsort(n_left, kind="stable")
+    order = order[n_left[order] > 0]
+    group_of_count = np.searchsorted(n_up_to, n_left[order])
+    stops = n_left[order] - (n_up_to - n_in)[group_of_count]
     first_stop = np.searchsorted(group_of_count, np.arange(len(by_support) + 1))
     sums, at_stops = _group_energies(
         energies.values, energies.largest, row_group, column_group, group, stops, first_stop
     )
-    result = np.empty(len(counts))
-    result[order] = (np.cumsum(sums) - sums)[group_of_count] + at_stops
+    result = np.zeros(len(counts))
+    result[order] = _sums_before(sums)[group_of_count] + at_stops
     return result
 
 
@@ -200,17 +208,17 @@ def coarsest_sums(
 def _group_energies(values, largest, row_group, column_group, group, stops, first_stop):  # type: ignore[no-untyped-def]
     sums, seen = np.zeros(len(first_stop) - 1), np.zeros(len(first_stop) - 1, np.int64)
     next_stop, at_stops = first_stop[:-1].copy(), np.zeros(len(stops))
-    place = 0
-    for row in row_group:
+    place = len(values) - 1
+    for row in row_group[::-1]:
         of_row = group[row]
-        for column in column_group:
+        for column in column_group[::-1]:
             g = of_row[column]
             sums[g] += _energy(values[place], largest)
             seen[g] += 1
             while next_stop[g] < first_stop[g + 1] and stops[next_stop[g]] == seen[g]:
                 at_stops[next_stop[g]] = sums[g]
                 next_stop[g] += 1
-            place += 1
+            place -= 1
     return sums, at_stops
 
 

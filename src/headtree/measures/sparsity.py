@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor
-from headtree.bases.energies import LargestFirst, coarsest_sums
+from headtree.bases.energies import LargestFirst, energy_after_coarsest
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
 from headtree.geometry.threads import at_once
@@ -55,7 +55,8 @@ def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None
     energies = LargestFirst.of(coefficients.ravel().numpy())
     chosen = _counts(counts, len(basis))
     (by_size, (n_for_90, n_for_99), total), by_support = at_once(
-        lambda: energies.sums(chosen, (0.90, 0.99)), lambda: coarsest_sums(energies, basis.supports, chosen)
+        lambda: energies.sums(chosen, (0.90, 0.99)),
+        lambda: energy_after_coarsest(energies, basis.supports, chosen),
     )
     return CompressionCurve(
         counts=chosen,
@@ -131,8 +132,9 @@ class Sparsity:
 
     @property
     def gain(self) -> float:
-        """Coefficients for 99 % of the energy in the given order, over those in the organized one."""
-        return self.by_order["given"].n_for_99 / self.by_order["organized"].n_for_99
+        """Coefficients for 99 % of the energy in the given order, over those in the organized one; 1 for zeros."""
+        given, organized = (self.by_order[order].n_for_99 for order in ("given", "organized"))
+        return given / organized if organized else 1.0
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Columns of one row per order."""
@@ -209,7 +211,5 @@ def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
     return chosen.astype(np.int64)
 
 
-def _relative_errors(energy_kept: Float[np.ndarray, " point"], total: float) -> Float[np.ndarray, " point"]:
-    if total == 0:
-        return np.zeros(len(energy_kept))
-    return np.asarray(np.sqrt(np.clip(1 - energy_kept / total, 0, None)))
+def _relative_errors(left_out: Float[np.ndarray, " point"], total: float) -> Float[np.ndarray, " point"]:
+    return np.sqrt(left_out / total) if total > 0 else np.zeros(len(left_out))
