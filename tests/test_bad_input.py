@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 import headtree as ht
 from headtree.errors import HeadtreeError
@@ -22,6 +23,10 @@ CALLS = {
     "mask ragged": lambda: ht.organize_array(X, mask=[[True], [True, False]]),
     "two masks that do not fit": lambda: ht.organize_array(np.ma.array(X, mask=X > 1), mask=np.zeros(5, bool)),
     "basis of none": lambda: ht.TensorHaarBasis(None),
+    "coefficient without a name": lambda: ht.TensorHaarBasis(ROWS).coefficient(X[:, :, 0], 3),
+    "coefficient with four numbers": lambda: ht.TensorHaarBasis(ROWS).coefficient(X[:, :, 0], (0, 0, 0, 0)),
+    "ragged indices": lambda: ht.TensorHaarBasis(TREES).coefficients(X, [[0, 0, 0], [1]]),
+    "supports beyond all": lambda: ht.TensorHaarBasis(TREES).at_least(float("inf")),
     "no indices": lambda: ht.TensorHaarBasis(TREES).coefficients(X, np.zeros((0, 3), int)),
     "fn an array": lambda: ht.paraproduct(X, ROWS, COLUMNS, fn=np.array([1, 2, 3])),
     "fn unknown": lambda: ht.paraproduct(X, ROWS, COLUMNS, fn="sigmoid"),
@@ -32,6 +37,14 @@ CALLS = {
     "consensus of one": lambda: ht.consensus(ht.organize_array(X)),
     "consensus of none": lambda: ht.consensus(None),
     "stability of none": lambda: ht.stability(None),
+    "stability of masked entropies": lambda: ht.stability(np.ma.masked_greater(X[:, 0], 1)),
+    "stability of complex entropies": lambda: ht.stability(X[:, 0] + 1j),
+    "stability of heads that are no pairs": lambda: ht.stability(X[:, 0], heads=range(9)),
+    "stability of one number for heads": lambda: ht.stability(X[:, 0], heads=9),
+    "stability of heads that differ": lambda: ht.stability(
+        [ht.head_entropy(ht.AttentionTensor.from_array(X, heads_per_layer=n), pair(X)[1]) for n in (2, 3)]
+    ),
+    "table of fewer than none": lambda: ht.stability(X[:, 0]).table(-1),
     "stability with a share in words": lambda: ht.stability(X[:, 0], share="all"),
     "distance to none": lambda: ht.tree_distance(TREES[0], None),
     "halving nothing": lambda: ht.PartitionTree.halving(0),
@@ -42,6 +55,9 @@ CALLS = {
     "components a part": lambda: ht.diffusion_map(AFFINITY, 2.5),
     "time nan": lambda: ht.diffusion_map(AFFINITY, time=float("nan")),
     "time infinite": lambda: ht.diffusion_map(AFFINITY, time=float("inf")),
+    "p beyond all floats": lambda: ht.head_entropy(*pair(X), p=10**400),
+    "tensors with gradients in a list": lambda: ht.organize_array([torch.ones(3, requires_grad=True)] * 2),
+    "a tensor without numbers": lambda: ht.organize_array(torch.zeros(3, 4, device="meta")),
     "p that overflows": lambda: ht.head_entropy(*pair(X), p=1e-4),
 }
 
@@ -59,7 +75,7 @@ def test_is_refused_with_an_error_of_ours(call):
 
 def test_what_is_odd_but_clear_is_taken():
     basis = ht.TensorHaarBasis(TREES)
-    assert len(basis.at_least(1e30)) == 0
+    assert len(basis.at_least(1e30)) == len(basis.at_least(10**400)) == 0
     product = ht.paraproduct(0.1 * X, ROWS, COLUMNS)
     np.testing.assert_array_equal(product.scales(np.int64(0), 0).first, product.scales(0, 0).first)
     assert ht.stability(iter(X[:, 0])).n_inputs == 6
@@ -99,6 +115,27 @@ def test_measures_do_not_depend_on_scale(dtype, scale):
     identity = (lambda u: u, np.ones_like, np.zeros_like)
     shares, shares_scaled = (ht.paraproduct(x, ROWS, COLUMNS, identity).shares["first"] for x in (small, large))
     np.testing.assert_allclose(shares_scaled, shares, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_out_of_range_are_refused(dtype):
+    """As of scores that have the smallest of all floats where they should have minus infinity."""
+    lowest = np.where(np.tri(8, 9, dtype=bool), X[0], np.finfo(dtype).min).astype(dtype)
+    att, org = ht.AttentionTensor.from_array(np.stack([lowest] * 6)), pair(X)[1]
+    calls = (
+        lambda: ht.HaarBasis(COLUMNS).analyze(lowest),
+        lambda: ht.HaarBasis(COLUMNS).synthesize(lowest),
+        lambda: ht.TensorHaarBasis([ROWS, COLUMNS]).analyze(lowest),
+        lambda: ht.TensorHaarBasis([ROWS, COLUMNS]).synthesize(lowest),
+        lambda: ht.TensorHaarBasis([ROWS, COLUMNS]).coefficients(lowest, [[0, 0]]),
+        lambda: ht.compression_curve(lowest, [ROWS, COLUMNS]),
+        lambda: ht.head_entropy(att, org),
+        lambda: ht.network_entropy(att, org),
+        lambda: ht.sparsity(att, org),
+    )
+    for call in calls:
+        with pytest.raises(HeadtreeError, match=r"must be such that sums .* got entries up to .*mask entries"):
+            call()
 
 
 def test_functions_get_a_copy_and_may_return_it():

@@ -37,6 +37,10 @@ def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
 def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, " ..."]:
     """`real_tensor` that leaves `x` on the device where it is."""
     tensor = x.detach() if isinstance(x, Tensor) else _from_numpy(x, name)
+    if tensor.is_meta:
+        raise InvalidTypeError(
+            f"{name} must hold numbers, got a tensor on the meta device; load or compute it first"
+        )
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
         raise InvalidTypeError(
             f"{name} must be a dense real array, got {tensor.dtype} with layout {tensor.layout}; "
@@ -54,7 +58,7 @@ def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
     if isinstance(x, np.ma.MaskedArray) and np.ma.getmaskarray(x).any():
         raise InvalidValueError(
             f"{name} must be full, got a masked array with {int(np.ma.getmaskarray(x).sum())} missing "
-            "entries; fill them first, for instance with x.filled(x.mean())"
+            f"entries; fill them first, for instance with {name}.filled({name}.mean())"
         )
     tensor = real_tensor_on_device(x, name)
     if 0 in tensor.shape:
@@ -65,9 +69,24 @@ def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
     return tensor
 
 
+def in_range(result: Float[Tensor, " ..."], x: Float[Tensor, " ..."], name: str) -> Float[Tensor, " ..."]:
+    """`result`, made of sums of entries of the finite `x`, unless a sum is out of the range of its dtype."""
+    low, high = (float(value) for value in torch.aminmax(result))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidValueError(
+            f"{name} must be such that sums of its entries are in the range of {x.dtype}, got entries up to "
+            f"{float(x.abs().max()):.3g} in modulus; scale it down, or mask entries that stand for minus infinity"
+        )
+    return result
+
+
 def _from_numpy(x: Any, name: str) -> Tensor:
     try:
         array = np.asarray(x)
+    except (RuntimeError, TypeError) as error:  # of tensors in a list, with gradients or on another device
+        raise InvalidTypeError(
+            f"{name} must be one array or tensor, got {type(x).__name__}: {error}; join tensors with torch.stack"
+        ) from error
     except ValueError as error:
         raise InvalidValueError(f"{name} must be a full rectangular array, got nested lists: {error}") from error
     if array.dtype.kind not in "fiub":
@@ -219,9 +238,13 @@ def finite_number(value: float, name: str) -> float:
     """`value` as a finite float."""
     if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
         raise InvalidTypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
-        raise InvalidValueError(f"{name} must be finite, got {value}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # of an integer
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{name} must be finite, got {number}")
+    return number
 
 
 def generator(rng: Any) -> np.random.Generator:

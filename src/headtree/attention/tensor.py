@@ -78,7 +78,7 @@ class AttentionTensor:
         if self.kind not in get_args(Kind):
             raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         labels = {
-            "heads": _head_ids(self.heads),
+            "heads": head_ids(self.heads),
             "queries": _names(self.queries, "queries"),
             "keys": _names(self.keys, "keys"),
         }
@@ -138,7 +138,7 @@ class AttentionTensor:
             raise InvalidValueError(f"heads_per_layer must divide the {n_heads} heads, got {heads_per_layer}")
         return cls(
             values=values,
-            heads=_head_ids([divmod(i, per_layer) for i in range(n_heads)] if heads is None else heads),
+            heads=head_ids([divmod(i, per_layer) for i in range(n_heads)] if heads is None else heads),
             queries=_names(range(n_queries) if queries is None else queries, "queries"),
             keys=_names(range(n_keys) if keys is None else keys, "keys"),
             kind=kind,
@@ -238,7 +238,8 @@ def _is_real(values: Any) -> bool:
         return False
 
 
-def _head_ids(heads: Any) -> tuple[HeadId, ...]:
+def head_ids(heads: Any) -> tuple[HeadId, ...]:
+    """Pairs (layer, head) of whole numbers as they are kept."""
     try:
         pairs = [(layer, head) for layer, head in heads]
         return tuple(HeadId(operator.index(layer), operator.index(head)) for layer, head in pairs)

@@ -102,7 +102,7 @@ class HaarBasis:
             raise InvalidValueError(f"{name} must have at least one axis, got a single number")
         axis = _checks.axis_index(axis, tensor.ndim)
         check_leaves(self.tree, tensor.shape[axis], name, axis)
-        result = rotated(tensor, axis, chain)
+        result = _checks.in_range(rotated(tensor, axis, chain), tensor, name)
         return result if isinstance(x, Tensor) else result.numpy()
 
     def analyzed(

@@ -68,17 +68,19 @@ class TensorHaarBasis:
 
     def analyze(self, x: Any) -> Any:
         """All coefficients of the trailing axes of `x`: same shape, kind, device and dtype (half raised)."""
-        values = self._checked(x, "x")
+        given = values = self._checked(x, "x")
         for axis, basis in self._by_axis(values):
             values = basis.analyzed(values, axis)
-        return values if isinstance(x, Tensor) else values.numpy()
+        result = _checks.in_range(values, given, "x")
+        return result if isinstance(x, Tensor) else result.numpy()
 
     def synthesize(self, c: Any) -> Any:
         """The array with coefficients `c`: the inverse of `analyze`."""
-        values = self._checked(c, "c")
+        given = values = self._checked(c, "c")
         for axis, basis in self._by_axis(values):
             values = basis.synthesized(values, axis)
-        return values if isinstance(c, Tensor) else values.numpy()
+        result = _checks.in_range(values, given, "c")
+        return result if isinstance(c, Tensor) else result.numpy()
 
     def coefficients(self, x: Any, indices: Any) -> Any:
         """Coefficients of the wanted functions only.
@@ -101,15 +103,16 @@ class TensorHaarBasis:
         return result if isinstance(x, Tensor) else result.numpy()
 
     def coefficients_of(
-        self, values: Float[Tensor, " ..."], indices: Int[np.ndarray, "m axis"]
+        self, x: Float[Tensor, " ..."], indices: Int[np.ndarray, "m axis"], name: str = "x"
     ) -> Float[Tensor, "... m"]:
-        """`coefficients` of checked arguments."""
+        """`coefficients` of checked arguments; errors call `x` by its name."""
+        values = x
         places: list[Any] = [...]
         for (axis, basis), numbers in zip(self._by_axis(values), indices.T, strict=True):
             wanted, place = np.unique(numbers, return_inverse=True)
             values = basis.analyzed(values, axis, wanted)
             places.append(torch.from_numpy(place).to(values.device))
-        return values[tuple(places)]
+        return _checks.in_range(values[tuple(places)], x, name)
 
     def coefficient(self, x: Any, *names: tuple[int, int, int]) -> Any:
         """Coefficient of the one function with these (level, node, index), one for each axis."""
@@ -117,6 +120,9 @@ class TensorHaarBasis:
             raise InvalidValueError(
                 f"names must be one (level, node, index) for each of the {len(self.axes)} axes, got {len(names)}"
             )
+        for name in names:
+            if not isinstance(name, Sequence | np.ndarray) or len(name) not in (2, 3):
+                raise InvalidTypeError(f"names must be (level, node, index), the index 0 if left out, got {name!r}")
         numbers = [basis.function(*name) for basis, name in zip(self.axes, names, strict=True)]
         return self.coefficients(x, [numbers])[..., 0]
 
@@ -155,7 +161,7 @@ class TensorHaarBasis:
 
         ``at_least(basis.threshold(m))`` are the first m and all that tie with the last of them.
         """
-        if not isinstance(eps, int | float | np.number) or not math.isfinite(eps):
+        if not isinstance(eps, int | float | np.integer | np.floating) or not -math.inf < eps < math.inf:
             raise InvalidValueError(f"eps must be a finite number of leaves, got {eps!r}")
         least = math.ceil(min(eps, len(self) + 1))  # no support is larger than the array
         indices = np.zeros((1, 0), dtype=np.int64)
@@ -193,7 +199,10 @@ class TensorHaarBasis:
         return tensor
 
     def _checked_indices(self, indices: Any) -> Int[np.ndarray, "m axis"]:
-        numbers = np.asarray(indices)
+        try:
+            numbers = np.asarray(indices.cpu() if isinstance(indices, Tensor) else indices)
+        except ValueError as error:
+            raise InvalidValueError(f"indices must have one number for each axis: {error}") from error
         if numbers.dtype.kind not in "iu":
             raise InvalidTypeError(f"indices must be integers, got {numbers.dtype}")
         if numbers.ndim != 2 or numbers.shape[1] != len(self.axes):
@@ -203,8 +212,12 @@ class TensorHaarBasis:
             )
         if len(numbers) == 0:
             raise InvalidValueError("indices must name at least one function, got none")
-        if (numbers < 0).any() or (numbers >= np.array(self.shape)).any():
-            raise InvalidValueError(f"indices must be between 0 and the sizes of the axes, {self.shape}")
+        wrong = ((numbers < 0) | (numbers >= np.array(self.shape))).any(axis=1)
+        if wrong.any():
+            raise InvalidValueError(
+                f"indices must be between 0 and the sizes of the axes, {self.shape}, got "
+                f"{tuple(numbers[wrong][0].tolist())}"
+            )
         return numbers.astype(np.int64)
 
 

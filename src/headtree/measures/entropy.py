@@ -90,7 +90,7 @@ def _entropy(att: AttentionTensor, basis: TensorHaarBasis, top: int, p: float, t
     p = _checks.positive(p, "p")
     indices = _coarsest(basis, _checks.at_least_one(top, "top"), ties)
     full = filled(att)
-    moduli = basis.coefficients_of(full.values, indices).double().abs()
+    moduli = basis.coefficients_of(full.values, indices, "att.values").double().abs()
     return Entropy(
         raw=_power_norm(moduli, p),
         norm=_norm(full.values, len(basis.axes)),
@@ -116,7 +116,8 @@ def _power_norm(moduli: Float[Tensor, "... m"], p: float) -> Float[np.ndarray, "
     result = np.asarray((largest[..., 0] * units.pow(p).sum(dim=-1).pow(1 / p)).numpy())
     if not np.isfinite(result).all():
         raise InvalidValueError(
-            f"p is too small for {moduli.shape[-1]} coefficients, (Σ|β|^p)^(1/p) overflows: got {p}"
+            f"p is too small for {moduli.shape[-1]} coefficients, (Σ|β|^p)^(1/p) overflows: got {p}; "
+            "pass a larger p, or a smaller top"
         )
     return result
 

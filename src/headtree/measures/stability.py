@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
 from headtree import _checks
-from headtree.attention.tensor import HeadId
+from headtree.attention.tensor import HeadId, head_ids
 from headtree.errors import InvalidValueError
+from headtree.measures.entropy import Entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class Stability:
 
         Heads that recur equally often stand in head order.
         """
+        n = _checks.at_least_one(n, "n")
         rows = []
         places = zip(_most_frequent(self.top_counts, n), _most_frequent(self.bottom_counts, n), strict=True)
         for rank, (top, bottom) in enumerate(places, start=1):
@@ -74,7 +76,7 @@ def stability(
     entropies : array (input, head), or sequence of `Entropy`
         Anything that ranks heads will do.
     heads : sequence of (layer, head), optional
-        Taken from the entropies if these know, else numbered in one layer.
+        Taken from the entropies if these know, and then the same for all of them; else numbered in one layer.
     share : float
         Share of heads that count as top and as bottom, at least one head each.
     confidence : float
@@ -107,26 +109,32 @@ def stability(
 
 
 def _table(entropies: Any) -> Float[np.ndarray, "input head"]:
+    rows = [_checks.full_tensor(row, f"entropies[{i}]").cpu().double().numpy() for i, row in enumerate(entropies)]
     try:
-        table = np.array([np.asarray(row, dtype=np.float64) for row in entropies])
-    except (TypeError, ValueError) as error:
+        table = np.array(rows)
+    except ValueError as error:
         raise InvalidValueError(f"entropies must be rows of the same number of heads: {error}") from error
     if table.ndim != 2 or table.shape[0] < 2 or table.shape[1] < 2:
         raise InvalidValueError(
             f"entropies must have shape (inputs, heads) with at least two of each, got {table.shape}; "
             "stability compares inputs"
         )
-    if not np.isfinite(table).all():
-        raise InvalidValueError("entropies must be finite; leave out inputs that have none")
     return table
 
 
 def _heads(heads: Sequence[tuple[int, int]] | None, entropies: Any, n_heads: int) -> tuple[HeadId, ...]:
     if heads is None:
-        heads = getattr(entropies[0], "heads", None) or [(0, i) for i in range(n_heads)]
-    if len(heads) != n_heads:
-        raise InvalidValueError(f"heads must label the {n_heads} heads, got {len(heads)}")
-    return tuple(HeadId(*head) for head in heads)
+        known = {entropy.heads for entropy in entropies if isinstance(entropy, Entropy)}
+        if len(known) > 1:
+            raise InvalidValueError(
+                "entropies must be of the same heads on every input, got those of different ones; pass heads to "
+                "compare them all the same"
+            )
+        heads = known.pop() if known else [(0, i) for i in range(n_heads)]
+    labels = head_ids(heads)
+    if len(labels) != n_heads:
+        raise InvalidValueError(f"heads must label the {n_heads} heads, got {len(labels)}")
+    return labels
 
 
 def _rank_correlations(table: Float[np.ndarray, "input head"]) -> Float[np.ndarray, "input input"]:
