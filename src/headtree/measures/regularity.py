@@ -98,7 +98,8 @@ def exponents_in(
     parts = [_rms(part, basis) for part in torch.split(tensor.reshape(-1, *tensor.shape[-2:]), n_at_a_time)]
     rms, exponents = (np.concatenate(values) for values in zip(*parts, strict=True))
     if rounding is not None:
-        rms[rms <= np.ldexp(rounding, -exponents)[:, None, None]] = 0
+        with np.errstate(over="ignore"):  # what is that small beside its rounding is 0
+            rms[rms <= np.ldexp(rounding, -exponents)[:, None, None]] = 0
     fits = [_fit(table, exponent) for table, exponent in zip(rms, exponents, strict=True)]
     rms = np.ldexp(rms, exponents[:, None, None])
     batch = tuple(tensor.shape[:-2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -144,6 +143,10 @@ class PartitionTree:
             Siblings are ordered by descending mean of `key` over their leaves, then by smallest leaf.
             Without it, by smallest leaf.
         """
+        if key is not None and np.shape(key) != (self.n_leaves,):
+            raise InvalidValueError(
+                f"key must be one number for each of the {self.n_leaves} leaves, got shape {np.shape(key)}"
+            )
         rank = np.zeros((self.n_levels, self.n_leaves))
         for level, labels in enumerate(self.labels):
             if key is not None:
@@ -153,13 +156,14 @@ class PartitionTree:
         keys = [row for level in range(self.n_levels) for row in (rank[level], self.labels[level])]
         return np.lexsort(keys[::-1])
 
-    def take(self, leaves: Int[np.ndarray, " leaf"] | Iterable[int]) -> PartitionTree:
+    def take(self, leaves: Any) -> PartitionTree:
         """Tree of the leaves in another order: leaf i of the result is ``leaves[i]`` of this tree."""
         leaves = np.asarray(leaves)
-        if leaves.shape != (self.n_leaves,) or not np.array_equal(np.sort(leaves), np.arange(self.n_leaves)):
+        is_row = leaves.shape == (self.n_leaves,) and leaves.dtype.kind in "iu"
+        if not is_row or not np.array_equal(np.sort(leaves), np.arange(self.n_leaves)):
             raise InvalidValueError(
-                f"leaves must be a permutation of 0..{self.n_leaves - 1}, got an array of shape {leaves.shape}; "
-                "pass the permutation that was applied to the array's axis"
+                f"leaves must be a permutation of 0..{self.n_leaves - 1}, got an array of shape {leaves.shape} and "
+                f"{leaves.dtype}; pass the permutation that was applied to the array's axis"
             )
         return PartitionTree(self.labels[:, leaves])
 
@@ -215,7 +219,10 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
     """Check the three rules of a tree and renumber each level's folders by smallest leaf."""
-    table = np.asarray(labels)
+    try:
+        table = np.asarray(labels)
+    except ValueError as error:
+        raise InvalidValueError(f"labels must have as many leaves on every level: {error}") from error
     if table.dtype.kind not in "iu":
         raise InvalidTypeError(f"labels must be integers, got {table.dtype}; number the folders of each level")
     if table.ndim != 2 or 0 in table.shape:
