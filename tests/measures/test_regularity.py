@@ -224,6 +224,24 @@ def test_rounding_is_no_finding(scores, size):
     np.testing.assert_array_equal(table.exponent_residual, np.inf)  # softmax takes the rows off: nothing is left
 
 
+@pytest.mark.parametrize("offset", [-1e4, 300.0])
+def test_exponents_do_not_change_with_an_offset(scores, offset):
+    att, org = scores
+    small = 1e-3 * np.asarray(att.values)
+    plain, shifted = (ht.softmax_invariance(ht.AttentionTensor.from_array(f), org) for f in (small, small + offset))
+    for name in ("exponent", "exponent_softmax", "exponent_residual"):
+        # the residual of the last two heads is 1e-6 of softmax, that of the others next to rounding
+        np.testing.assert_allclose(getattr(shifted, name)[2:], getattr(plain, name)[2:], atol=1e-3)
+
+
+def test_scores_on_which_exp_underflows(scores):
+    """What is left of exp is next to nothing, and eq. (18) infinitely far from it."""
+    att, org = scores
+    table = ht.softmax_invariance(ht.AttentionTensor.from_array(np.asarray(att.values) - 745), org)
+    assert (table.distance > 1e300).all()
+    assert not table.holds.any()
+
+
 def test_overflow_is_reported_head_by_head(scores):
     att, org = scores
     large = ht.AttentionTensor.from_array(np.where(np.arange(4)[:, None, None] == 2, 1000.0, 0) + att.values)

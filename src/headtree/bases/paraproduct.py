@@ -227,7 +227,8 @@ def relative_norm(part: Any, whole: Any) -> Float[np.ndarray, " ..."]:
     of_part, of_whole = (_norm(x) for x in (part, whole))
     if not (np.isfinite(of_part).all() and np.isfinite(of_whole).all()):  # norms may be out of range, entries not
         of_part, of_whole = (_norm(x * 2.0**-64) for x in (part, whole))
-    ratio = np.divide(of_part, of_whole, out=np.full_like(of_part, np.inf), where=of_whole > 0)
+    with np.errstate(over="ignore"):  # of a whole that is next to 0
+        ratio = np.divide(of_part, of_whole, out=np.full_like(of_part, np.inf), where=of_whole > 0)
     return np.where(of_part > 0, ratio, 0.0)
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from headtree import _checks
 from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.bases.energies import medians
-from headtree.bases.paraproduct import Paraproduct, Terms, approximations, decomposed, relative_norm
+from headtree.bases.paraproduct import Paraproduct, approximations, decomposed, relative_norm
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.measures.inputs import check_pair, filled
-from headtree.measures.regularity import exponents_in
+from headtree.measures.regularity import exponents_in, rounding_of
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.trees.tree import PartitionTree
@@ -102,7 +102,7 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
     parts = []
     with progress("softmax invariance", len(att.heads)) as step:
         for part in torch.split(full.values, _HEADS_AT_A_TIME):
-            parts.append(_columns(part.double(), found, given))
+            parts.append(_columns(part, found, given))
             for _ in part:
                 step("")
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -112,11 +112,12 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
 
 
 def _columns(
-    f: Float[Tensor, "head query key"], found: TensorHaarBasis, given: TensorHaarBasis
+    scores: Float[Tensor, "head query key"], found: TensorHaarBasis, given: TensorHaarBasis
 ) -> dict[str, Float[np.ndarray, " head"]]:
     row_tree, col_tree = found.trees
+    f = scores.double()
     softmax = decomposed(f, row_tree, col_tree, "softmax")
-    of_f = exponents_in(f, found)
+    of_f = exponents_in(scores, found)
     rounding = _rounding_of_terms(f, softmax)
     return {
         **_against_eq18(f, softmax.value, row_tree, col_tree),
@@ -124,7 +125,7 @@ def _columns(
         "mixed": np.sqrt((of_f.rms**2).sum(axis=(1, 2))),
         "exponent": of_f.exponent,
         "exponent_error": of_f.exponent_error,
-        "exponent_given": exponents_in(f, given).exponent,
+        "exponent_given": exponents_in(scores, given).exponent,
         "exponent_softmax": exponents_in(softmax.value, found, rounding).exponent,
         "exponent_residual": exponents_in(softmax.residual, found, rounding).exponent,
         **{f"share_{name}": share for name, share in softmax.shares.items()},
@@ -133,14 +134,26 @@ def _columns(
 
 
 def _rounding_of_terms(f: Float[Tensor, "head query key"], softmax: Paraproduct) -> Float[np.ndarray, " head"]:
-    """Errors of the terms of softmax(f), and of what is left of them: those of f, carried through exp."""
+    """Errors of the terms of softmax(f), and of what is left of them.
+
+    exp carries over those of f, and those of f less its rows' largest entries, which it is taken of.
+    """
     terms = (softmax.value, softmax.first, softmax.second, softmax.boundary)
-    largest = torch.stack([_largest(term) for term in terms]).amax(dim=0)
-    return np.asarray((_ROUNDING * torch.finfo(f.dtype).eps * largest * _largest(f).clamp(min=1)).numpy())
+    largest = torch.stack([term.abs().amax(dim=(1, 2)) for term in terms]).amax(dim=0)
+    depth = (f.amax(dim=2) - f.amin(dim=2)).amax(dim=1).clamp(min=1)
+    relative = rounding_of(f) + _ROUNDING * torch.finfo(f.dtype).eps * depth
+    return np.asarray((largest * relative).numpy())
 
 
-def _largest(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
-    return x.abs().amax(dim=(1, 2))
+def _has_no_terms(f: Float[Tensor, "head query key"]) -> Bool[Tensor, " head"]:
+    """Whether every term of eq. (17) and eq. (18) is rounding, as those of constant matrices are.
+
+    Without dd' f is a function of the row plus one of the column; d · d' is 0 where one of them is constant.
+    """
+    of_rows, of_columns = f.mean(dim=2, keepdim=True), f.mean(dim=1, keepdim=True)
+    mixed = (f - of_rows - of_columns + of_rows.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2))
+    spreads = [(means.amax(dim=(1, 2)) - means.amin(dim=(1, 2))) for means in (of_rows, of_columns)]
+    return torch.maximum(mixed, torch.minimum(*spreads)) <= 4 * rounding_of(f)  # means are rounded as well
 
 
 def _against_eq18(
@@ -153,8 +166,9 @@ def _against_eq18(
     of_exp, of_ones = approximations(f, row_tree, col_tree)
     eq17, eq18 = of_exp.first + of_exp.second, of_ones.first + of_ones.second
     overflows = ~torch.isfinite(eq17.sum(dim=(1, 2)))
-    vanishes = _vanishes(f, of_ones)[:, None, None]
-    eq17, eq18 = eq17.masked_fill(overflows[:, None, None] | vanishes, 0), eq18.masked_fill(vanishes, 0)
+    has_no_terms = _has_no_terms(f)
+    eq17 = eq17.masked_fill_((overflows | has_no_terms)[:, None, None], 0)
+    eq18 = eq18.masked_fill_(has_no_terms[:, None, None], 0)
     flat = _is_squashed(softmax)
     apart = flat & ~_is_squashed(eq17)
     n_flat = flat.sum(dim=(1, 2))
@@ -164,17 +178,6 @@ def _against_eq18(
         "squashed": (n_flat.double() / flat[0].numel()).numpy(),
         "kept": np.where(lost, np.nan, (apart.sum(dim=(1, 2)).double() / n_flat.clamp(min=1)).numpy()),
     }
-
-
-def _vanishes(f: Float[Tensor, "head query key"], eq18: Terms) -> Bool[Tensor, " head"]:
-    """Whether every difference between scales is rounding, as on constant matrices: then so are both equations.
-
-    dd' of all scales add up to the first term of eq. (18). Where there is none, the second is 0 only if f depends
-    on its row alone or on its column alone, and then eq. (17) is 0 as well.
-    """
-    rounding = _ROUNDING * torch.finfo(f.dtype).eps * _largest(f)
-    spread = f.amax(dim=(1, 2)) - f.amin(dim=(1, 2))
-    return (_largest(eq18.first) <= rounding) & (_largest(eq18.second) <= rounding * (spread + rounding))
 
 
 def _is_squashed(x: Float[Tensor, "head query key"]) -> Bool[Tensor, "head query key"]:

@@ -23,9 +23,6 @@ from headtree.trees.tree import PartitionTree
 #: Pairs of scales with j + j' below this are left out: a few large folders say little about a slope.
 _COARSEST = 2
 
-#: Differences up to this many units of rounding of the largest entry are zero. Entries are rounded once or twice.
-_ROUNDING = 2
-
 #: Entries transformed at a time: few enough to stay in cache.
 _ENTRIES_AT_A_TIME = 1 << 19
 
@@ -110,6 +107,15 @@ def exponents_in(
     return HolderExponent(exponent, constant, error, constant_error, n_pairs, table)
 
 
+def rounding_of(f: Float[Tensor, "matrix row column"]) -> Float[Tensor, " matrix"]:
+    """Differences up to this are zero: one unit in the last place of each matrix' largest entry.
+
+    That is twice as much as rounding can change an entry.
+    """
+    exponents = torch.frexp(f.abs().amax(dim=(1, 2)))[1]
+    return torch.finfo(f.dtype).eps * torch.exp2(exponents.double() - 1)
+
+
 def _in_units(
     f: Float[Tensor, "batch row column"],
 ) -> tuple[Float[Tensor, "batch row column"], Int[np.ndarray, " batch"]]:
@@ -131,7 +137,6 @@ def _rms(
     rows and of columns are in none of them: taken off in float64, they do not drown what is small beside them.
     """
     scaled, exponents = _in_units(f)
-    largest = scaled.abs().amax(dim=(1, 2)).double().cpu().numpy()
     mixed = scaled.double()
     mixed = mixed - mixed.mean(dim=2, keepdim=True)
     mixed -= mixed.mean(dim=1, keepdim=True)
@@ -139,7 +144,7 @@ def _rms(
     levels = rows.level, columns.level  # the constant function, of level -1, is of no scale
     n_scales = rows.tree.n_levels - 1, columns.tree.n_levels - 1
     rms = np.sqrt(energies_by_level(basis.analyze(mixed).cpu().numpy(), levels, n_scales) / len(basis))
-    rms[rms <= _ROUNDING * torch.finfo(f.dtype).eps * largest[:, None, None]] = 0
+    rms[rms <= rounding_of(scaled).cpu().numpy()[:, None, None]] = 0
     return rms, exponents
 
 
