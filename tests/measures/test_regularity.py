@@ -122,6 +122,15 @@ def test_rounding_of_blocks_is_no_difference(dtype, offset):
     assert np.isinf(ht.holder_exponent(f, tree, tree).exponent)
 
 
+def test_large_entries_drown_no_small_differences():
+    """As in probabilities: rounding of an entry near 1 is much more than that of the others."""
+    f, tree = 1e-5 * dyadic_field(0.4, 0), ht.PartitionTree.halving(128)
+    f[3] = 1  # a row without mixed differences; those of the others are down to 3e-8
+    single, double = (ht.holder_exponent(f.astype(dtype), tree, tree) for dtype in (np.float32, np.float64))
+    assert single.n_pairs == double.n_pairs == 46
+    np.testing.assert_allclose(single.rms, double.rms, rtol=1e-4)
+
+
 def test_too_few_scales():
     tree = ht.PartitionTree.flat(5)
     fit = ht.holder_exponent(np.random.default_rng(0).standard_normal((5, 5)), tree, tree)

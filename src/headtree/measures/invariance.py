@@ -18,7 +18,7 @@ from headtree.bases.paraproduct import Paraproduct, approximations, decomposed, 
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.measures.inputs import check_pair, filled
-from headtree.measures.regularity import exponents_in, rounding_of
+from headtree.measures.regularity import exponents_in
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.trees.tree import PartitionTree
@@ -139,10 +139,13 @@ def _rounding_of_terms(f: Float[Tensor, "head query key"], softmax: Paraproduct)
     exp carries over those of f, and those of f less its rows' largest entries, which it is taken of.
     """
     terms = (softmax.value, softmax.first, softmax.second, softmax.boundary)
-    largest = torch.stack([term.abs().amax(dim=(1, 2)) for term in terms]).amax(dim=0)
+    largest = torch.stack([_largest(term) for term in terms]).amax(dim=0)
     depth = (f.amax(dim=2) - f.amin(dim=2)).amax(dim=1).clamp(min=1)
-    relative = rounding_of(f) + _ROUNDING * torch.finfo(f.dtype).eps * depth
-    return np.asarray((largest * relative).numpy())
+    return np.asarray((torch.finfo(f.dtype).eps * largest * (_largest(f) + _ROUNDING * depth)).numpy())
+
+
+def _largest(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
+    return x.abs().amax(dim=(1, 2))
 
 
 def _has_no_terms(f: Float[Tensor, "head query key"]) -> Bool[Tensor, " head"]:
@@ -151,9 +154,11 @@ def _has_no_terms(f: Float[Tensor, "head query key"]) -> Bool[Tensor, " head"]:
     Without dd' f is a function of the row plus one of the column; d · d' is 0 where one of them is constant.
     """
     of_rows, of_columns = f.mean(dim=2, keepdim=True), f.mean(dim=1, keepdim=True)
-    mixed = (f - of_rows - of_columns + of_rows.mean(dim=1, keepdim=True)).abs().amax(dim=(1, 2))
+    mixed = _largest(f - of_rows - of_columns + of_rows.mean(dim=1, keepdim=True))
     spreads = [(means.amax(dim=(1, 2)) - means.amin(dim=(1, 2))) for means in (of_rows, of_columns)]
-    return torch.maximum(mixed, torch.minimum(*spreads)) <= 4 * rounding_of(f)  # means are rounded as well
+    return torch.maximum(mixed, torch.minimum(*spreads)) <= 4 * torch.finfo(f.dtype).eps * _largest(
+        f
+    )  # of entries and means
 
 
 def _against_eq18(

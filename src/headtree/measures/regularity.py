@@ -74,6 +74,11 @@ def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) ->
         Leading axes are batch axes.
     row_tree, col_tree : PartitionTree
         Any trees; j and j' are levels. Found trees read rough fields low, and organized noise below 0.
+
+    Notes
+    -----
+    Differences that rounding of the entries of f, as they come, can make are 0, and pairs of scales without any
+    others are left out of the fit: `n_pairs` says how many were not.
     """
     tensor = _checks.full_tensor(f, "f")
     if tensor.ndim < 2:
@@ -107,13 +112,14 @@ def exponents_in(
     return HolderExponent(exponent, constant, error, constant_error, n_pairs, table)
 
 
-def rounding_of(f: Float[Tensor, "matrix row column"]) -> Float[Tensor, " matrix"]:
-    """Differences up to this are zero: one unit in the last place of each matrix' largest entry.
+def _rounding(f: Float[Tensor, "batch row column"]) -> Float[np.ndarray, " batch"]:
+    """Root mean square of differences that may be rounding of the entries of each matrix.
 
-    That is twice as much as rounding can change an entry.
+    An entry is rounded by at most half a unit of rounding of itself, however large others are, and the root mean
+    square of a part of all changes is no more than that of all. This is twice as much.
     """
-    exponents = torch.frexp(f.abs().amax(dim=(1, 2)))[1]
-    return torch.finfo(f.dtype).eps * torch.exp2(exponents.double() - 1)
+    norms = torch.linalg.vector_norm(f, dim=(1, 2), dtype=torch.float64) / f[0].numel() ** 0.5
+    return np.asarray(torch.finfo(f.dtype).eps * norms.cpu().numpy())
 
 
 def _in_units(
@@ -144,7 +150,7 @@ def _rms(
     levels = rows.level, columns.level  # the constant function, of level -1, is of no scale
     n_scales = rows.tree.n_levels - 1, columns.tree.n_levels - 1
     rms = np.sqrt(energies_by_level(basis.analyze(mixed).cpu().numpy(), levels, n_scales) / len(basis))
-    rms[rms <= rounding_of(scaled).cpu().numpy()[:, None, None]] = 0
+    rms[rms <= _rounding(scaled)[:, None, None]] = 0
     return rms, exponents
 
 
