@@ -20,7 +20,7 @@ def example():
     found = ht.diagnostics(probs(*heads, heads=ids, queries=WORDS, keys=WORDS))
     role = np.arange(12) % 3
     tree = ht.PartitionTree(np.stack([np.zeros(12, int), role, np.arange(12)]))
-    return found, ht.Consensus(tree, np.eye(12), np.ones(3), n_inputs=4, n_bootstrap=10)
+    return found, ht.Consensus(tree, np.eye(12), np.ones(3), np.ones(3), n_inputs=4, n_bootstrap=10)
 
 
 def test_roles_families_and_what_the_tree_knows(example):
@@ -90,6 +90,6 @@ def test_induction_is_said_in_numbers_where_it_was_measured(example):
 
 def test_heads_without_roles_are_no_error():
     found = ht.diagnostics(probs(uniform(4), uniform(4)))
-    tree = ht.Consensus(ht.PartitionTree.flat(2), np.eye(2), np.zeros(0), n_inputs=2, n_bootstrap=1)
+    tree = ht.Consensus(ht.PartitionTree.flat(2), np.eye(2), np.zeros(0), np.zeros(0), n_inputs=2, n_bootstrap=1)
     content = diagnostics_content(found, consensus=tree)
     assert "cannot be asked" in content["text"][1]

@@ -135,7 +135,8 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
     )  # fmt: skip
     folders = trees.head.distinct
     inner = np.flatnonzero(~folders.is_leaf)[1:]
-    joint = Consensus(trees.head, affinities.head, rng.random(len(inner)), n_inputs, 9)
+    support = rng.random(len(inner))
+    joint = Consensus(trees.head, affinities.head, support, support, n_inputs, 9)
     atts = [
         ht.AttentionTensor.from_array(rng.standard_normal(shape, dtype=np.float32), heads_per_layer=per_layer)
         for _ in range(n_inputs)

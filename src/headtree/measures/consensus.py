@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,20 +12,13 @@ from jaxtyping import Float, Int
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.geometry.linkage import linkage_folders, linkage_tree
-from headtree.progress import progress
+from headtree.geometry.linkage import linkage_tree
+from headtree.measures.support import as_folder, folder_support
 from headtree.questionnaire.organization import Organization
 from headtree.trees.tree import PartitionTree
 
 #: What a folder without any support counts in the choice of families: little, so that there are some always.
 _NO_SUPPORT = 0.01
-
-#: Sets of inputs with heads relabelled at random, and divisions of each, that say what chance gives. The chance is
-#: the value that at most one of the sets exceeds: with 40 sets, folders of noise of one size exceed it in about 2
-#: of 41 cases. Over all sizes, and with so few divisions, 11 % of 640 networks of noise had a support above 0, 3 %
-#: above 0.05.
-_RELABELLED_SETS = 40
-_RELABELLED_DIVISIONS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +44,15 @@ class Consensus:
 
     tree: PartitionTree
     affinity: Float[np.ndarray, "leaf leaf"]  #: mean over the organizations
-    support: Float[np.ndarray, " folder"]  #: share of resampled sets of inputs that show this folder, beyond chance
+    share: Float[np.ndarray, " folder"]  #: of resampled sets of inputs in which the folder appears; noise has some
+    support: Float[np.ndarray, " folder"]  #: how often it appears in both halves of the inputs, beyond chance
     n_inputs: int
     n_bootstrap: int
 
     @cached_property
     def folders(self) -> tuple[Int[np.ndarray, " _leaf_of_folder"], ...]:
         """Leaves of each folder."""
-        distinct = self.tree.distinct
-        return tuple(
-            np.flatnonzero(self.tree.nodes[distinct.level[i]] == distinct.node[i]) for i in _inner(self.tree)
-        )
+        return _leaves(self.tree)
 
     @cached_property
     def node(self) -> Int[np.ndarray, " folder"]:
@@ -102,6 +93,7 @@ class Consensus:
         return {
             "node": self.node.tolist(),
             "size": [len(leaves) for leaves in self.folders],
+            "share": self.share.tolist(),
             "support": self.support.tolist(),
             "leaves": [leaves.tolist() for leaves in self.folders],
         }
@@ -120,54 +112,62 @@ def consensus(
     not used: it refuses a leaf that comes late to a large folder, the leaf then joins a stray of another folder,
     and no folder recurs exactly, however clear it is.
 
-    For the support the inputs are divided at random into two halves, each half is resampled with replacement, and
-    its affinities are averaged into a tree. A folder's *share* :math:`s` is that of `n_bootstrap` such divisions in
-    which *both* trees have exactly this folder. Two halves have no input in common, so that a folder must be seen
-    twice, independently; with a single resampled set, as in phylogenetics, the inputs that happened to bring two
-    heads together vote for them again, and the closest heads of pure noise reach a share of 0.9.
+    A folder's *share* is that of `n_bootstrap` sets of inputs, drawn with replacement, whose tree has exactly this
+    folder (Felsenstein). It cannot tell a family of heads from noise: the inputs that happened to bring two heads
+    together vote for them again, and the closest heads of pure noise reach a share of 0.9. The *support* can:
 
-    Of the many folders that there might be, the tree has those that its inputs happen to favour, and in noise too
-    some of them recur (pairs in up to half of the divisions). What chance gives, :math:`c`, is found by relabelling
-    the heads of each input at random, which leaves every input as it is but nothing that inputs have in common: the
-    largest share of any folder as large, in all but one of 40 such sets of inputs. The support is the share
-    beyond chance, as in Cohen's kappa,
+    1. The inputs are divided at random into two halves, each half is resampled with replacement, and :math:`s` is
+       the share of `n_bootstrap` such divisions in which *both* trees have the folder. Two halves have no input in
+       common, so that it must be seen twice, independently (Shah and Samworth).
+    2. Of the many folders that there might be, the tree has those that its inputs happen to favour, and some recur
+       in noise too. What chance gives, :math:`c`, is found by relabelling the heads of each input at random, which
+       leaves every input as it is but nothing that inputs have in common: the largest :math:`s` of any folder of
+       comparable size in all but one of 200 such sets of inputs (Westfall and Young). The support is the share
+       beyond chance, as in Cohen's kappa,
 
-    .. math:: \max(0, (s - c) / (1 - c)),
+       .. math:: \max(0, (s - c) / (1 - c)),
 
-    1 for a folder in every tree and 0 for one that noise might have. A folder's size is here the smaller of the
-    numbers of heads inside and outside, since to set one head apart from all the others is as easy as a pair.
+       1 for a folder in every tree and 0 for one that noise might have.
+    3. A folder inside a clear family, or a union of clear families, recurs more easily than one of scattered heads.
+       So folders are taken by falling *gap*, the difference of the mean affinities at which a folder is made and at
+       which it is joined to others, and each is tried given those found before: heads change places only within
+       the smallest supported folder around; and if there are supported folders inside, of which it may be a chance
+       union, these and all other supported folders move as a whole, with their mean affinity.
+
+    The sizes that are compared in 2: a folder of at most half of the heads with all that have as many heads inside
+    and outside, or more; a larger one, which sets a few heads apart, with those of its own size.
 
     Parameters
     ----------
     organizations : sequence of Organization
-        Of the same heads on two or more inputs. Of two inputs there is one division, each share is 0 or 1, and
+        Of the same heads on two or more inputs. Of two inputs there is one division, each :math:`s` is 0 or 1, and
         folders of a size that two unrelated trees may have in common, such as pairs, have no support. From four
         inputs on a clear pair has some.
     axis : int or str
         The axis that all have in common; the heads.
     n_bootstrap : int
-        Number of divisions.
+        Number of resampled sets of inputs, and of divisions.
 
     References
     ----------
-    Agreement of both halves of the data: Shah and Samworth, Variable selection with error control: another look
-    at stability selection, 2013 (simultaneous selection); support of folders: Felsenstein, Confidence limits on
-    phylogenies, 1985; correction for chance: Cohen, A coefficient of agreement for nominal scales, 1960; largest
-    value over relabelled sets: Westfall and Young, Resampling-based multiple testing, 1993.
+    Felsenstein, Confidence limits on phylogenies, 1985; Shah and Samworth, Variable selection with error control:
+    another look at stability selection, 2013 (simultaneous selection); Westfall and Young, Resampling-based
+    multiple testing, 1993; Cohen, A coefficient of agreement for nominal scales, 1960.
     """
     affinities = _affinities(organizations, axis)
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
-    generator = _checks.generator(rng)
     mean = affinities.mean(axis=0)
     tree = linkage_tree(mean)
-    with progress("consensus", n_bootstrap + _RELABELLED_SETS * _RELABELLED_DIVISIONS) as step:
-        shares = _shares(affinities, n_bootstrap, generator, step)
-        chances = _chances(affinities, generator, step)
-    support = []
-    for folder in (_bits(tree, i) for i in _inner(tree)):
-        share, chance = shares[folder], chances[_smaller_side(folder, tree.n_leaves)]
-        support.append((share - chance) / (1 - chance) if share > chance else 0.0)
-    return Consensus(tree, mean, np.array(support), n_inputs=len(affinities), n_bootstrap=n_bootstrap)
+    found = folder_support(affinities, n_bootstrap, _checks.generator(rng))
+    folders = [as_folder(leaves) for leaves in _leaves(tree)]
+    return Consensus(
+        tree,
+        mean,
+        share=np.array([found.share[folder] for folder in folders]),
+        support=np.array([found.support[folder] for folder in folders]),
+        n_inputs=len(affinities),
+        n_bootstrap=n_bootstrap,
+    )
 
 
 def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[np.ndarray, "input leaf leaf"]:
@@ -189,64 +189,15 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float
     return np.stack(matrices)
 
 
-def _shares(
-    affinities: Float[np.ndarray, "input leaf leaf"], n: int, rng: np.random.Generator, step: Callable[[str], None]
-) -> dict[int, float]:
-    """Of each folder of the mean affinity, the share of n divisions of the inputs in which both halves have it."""
-    everything = (1 << affinities.shape[1]) - 1
-    counts = dict.fromkeys(linkage_folders(affinities.mean(axis=0)) - {everything}, 0)
-    for _ in range(n):
-        first, second = (linkage_folders(half) for half in _resampled_halves(affinities, rng))
-        for folder in counts.keys() & first & second:
-            counts[folder] += 1
-        step("")
-    return {folder: count / n for folder, count in counts.items()}
-
-
-def _chances(
-    affinities: Float[np.ndarray, "input leaf leaf"], rng: np.random.Generator, step: Callable[[str], None]
-) -> Float[np.ndarray, " size"]:
-    """The share that chance gives to folders of each size, or larger ones; see `consensus`."""
-    n = affinities.shape[1]
-    largest = np.zeros((_RELABELLED_SETS, n // 2 + 1))
-    known = np.argsort(affinities.mean(axis=(0, 1)))  # so that the order in which heads are given does not matter
-    for of_set in largest:
-        orders = [known[rng.permutation(n)] for _ in affinities]
-        relabelled = np.stack([x[np.ix_(order, order)] for x, order in zip(affinities, orders, strict=True)])
-        for folder, share in _shares(relabelled, _RELABELLED_DIVISIONS, rng, step).items():
-            size = _smaller_side(folder, n)
-            of_set[size] = max(of_set[size], share)
-    as_large = np.maximum.accumulate(largest[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(np.sort(as_large, axis=0)[-2])
-
-
-def _smaller_side(folder: int, n_leaves: int) -> int:
-    """Number of leaves inside or outside a folder, whichever is smaller."""
-    return min(folder.bit_count(), n_leaves - folder.bit_count())
-
-
-def _resampled_halves(
-    affinities: Float[np.ndarray, "input leaf leaf"], rng: np.random.Generator
-) -> list[Float[np.ndarray, "leaf leaf"]]:
-    """Mean affinities of a bootstrap sample of each half of the inputs."""
-    n = len(affinities)
-    shuffled = rng.permutation(n)
-    means = []
-    for half in (shuffled[: n // 2], shuffled[n // 2 :]):
-        weights = np.bincount(rng.choice(half, len(half)), minlength=n) / len(half)
-        means.append(np.tensordot(weights, affinities, axes=1))
-    return means
-
-
 def _inner(tree: PartitionTree) -> Int[np.ndarray, " folder"]:
     """Numbers, among the distinct folders, of those that are neither everything nor one leaf."""
     return np.flatnonzero(~tree.distinct.is_leaf)[1:]
 
 
-def _bits(tree: PartitionTree, folder: int) -> int:
-    """A distinct folder as an integer with bit i set for leaf i, as `linkage_folders` has it."""
-    leaves = np.flatnonzero(tree.nodes[tree.distinct.level[folder]] == tree.distinct.node[folder])
-    return sum(1 << int(leaf) for leaf in leaves)
+def _leaves(tree: PartitionTree) -> tuple[Int[np.ndarray, " _leaf_of_folder"], ...]:
+    """Leaves of each inner folder."""
+    distinct = tree.distinct
+    return tuple(np.flatnonzero(tree.nodes[distinct.level[i]] == distinct.node[i]) for i in _inner(tree))
 
 
 def _best_folders(tree: PartitionTree, support: Float[np.ndarray, " folder"], at_most: int) -> list[int]:

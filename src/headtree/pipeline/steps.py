@@ -74,10 +74,12 @@ def _agreement(organizations: list[Organization], settings: Mapping[str, Any]) -
         return consensus(organizations, n_bootstrap=settings["bootstrap"], rng=settings["seed"])
     only = organizations[0]
     n_folders = max(0, int((~only.trees[0].distinct.is_leaf).sum()) - 1)  # but the root
+    unknown = np.full(n_folders, np.nan)  # one input cannot disagree with itself
     return Consensus(
         tree=only.trees[0],
         affinity=only.affinities[0],
-        support=np.full(n_folders, np.nan),  # one input cannot disagree with itself
+        share=unknown,
+        support=unknown,
         n_inputs=1,
         n_bootstrap=0,
     )

@@ -18,7 +18,7 @@ from headtree.questionnaire.settings import Questionnaire
 from headtree.runs.dataset import Variable, create, finish, open_group, padded, put
 from headtree.trees.tree import PartitionTree
 
-FORMAT = "headtree.run.organization/1"
+FORMAT = "headtree.run.organization/2"
 
 
 def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
@@ -114,6 +114,7 @@ def _consensus_variables(consensus: Consensus, name: str) -> dict[str, Variable]
         "consensus_tree": Variable(("consensus_level", name), consensus.tree.labels),
         "consensus_affinity": Variable((name, f"{name}_2"), consensus.affinity),
         "consensus_node": Variable(("folder",), consensus.node),
+        "consensus_share": Variable(("folder",), consensus.share),
         "consensus_support": Variable(("folder",), consensus.support),
     }
 
@@ -156,6 +157,7 @@ def read_consensus(path: Path) -> Consensus:
     return Consensus(
         tree=PartitionTree(group["consensus_tree"][:]),
         affinity=np.asarray(group["consensus_affinity"][:]),
+        share=np.asarray(group["consensus_share"][:]),
         support=np.asarray(group["consensus_support"][:]),
         n_inputs=int(group.attrs["consensus_inputs"]),
         n_bootstrap=int(group.attrs["consensus_bootstrap"]),
