@@ -141,8 +141,8 @@ def consensus(
     ----------
     organizations : sequence of Organization
         Of the same heads on two or more inputs. Of two inputs there is one division, each :math:`s` is 0 or 1, and
-        folders of a size that two unrelated trees may have in common, such as pairs, have no support. From four
-        inputs on a clear pair has some.
+        folders of a size that two unrelated trees may have in common, such as pairs, have no support. From five
+        inputs on clear pairs have.
     axis : int or str
         The axis that all have in common; the heads.
     n_bootstrap : int

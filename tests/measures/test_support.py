@@ -1,0 +1,125 @@
+"""The steps of `headtree.consensus`, each in plain loops."""
+
+import numpy as np
+import pytest
+
+from headtree.geometry.linkage import linkage_tree
+from headtree.measures import support as support_module
+from headtree.measures.support import _Chance, as_folder, folder_support
+
+
+def affinities_of(x):
+    """exp(-distance) of points on a line, for each input."""
+    return np.exp(-np.abs(x[:, :, None] - x[:, None, :]))
+
+
+def folders_of(affinity):
+    """Folders of more than one leaf."""
+    tree = linkage_tree(affinity)
+    levels = [frozenset(folder.tolist()) for level in range(tree.n_levels) for folder in tree.folders(level)]
+    return {folder for folder in levels if len(folder) > 1}
+
+
+def literal_shares(x, weights):
+    """Share of the samples in which all trees have each folder of the mean."""
+    everything = frozenset(range(x.shape[1]))
+    counts = dict.fromkeys(folders_of(x.mean(axis=0)) - {everything}, 0)
+    for sample in weights:
+        trees = [folders_of(sum(w * matrix for w, matrix in zip(row, x, strict=True))) for row in sample]
+        for folder in counts:
+            counts[folder] += all(folder in tree for tree in trees)
+    return {folder: count / len(weights) for folder, count in counts.items()}
+
+
+def literal_chance(x, rng):
+    """(number of items in a folder) -> second largest over relabelled sets of the largest share in each."""
+    n_inputs, n, _ = x.shape
+    known = np.argsort(x.mean(axis=(0, 1)))
+    orders = rng.permuted(np.tile(known, (200, n_inputs, 1)), axis=-1)
+    weights = [support_module._divisions(n_inputs, 20, rng) for _ in orders]
+    sets = []
+    for order, of_set in zip(orders, weights, strict=True):
+        moved = np.array([[[x[i, a, b] for b in order[i]] for a in order[i]] for i in range(n_inputs)])
+        sets.append([(len(folder), share) for folder, share in literal_shares(moved, of_set).items()])
+
+    def of_size(k):
+        sizes = range(k, n - k + 1) if 2 * k <= n else [k]
+        return sorted(max([share for size, share in of_set if size in sizes], default=0.0) for of_set in sets)[-2]
+
+    return of_size
+
+
+@pytest.mark.parametrize(("n", "n_inputs"), [(2, 2), (5, 3), (8, 4)])
+def test_chance_is_what_all_relabelled_sets_but_one_have_at_most(n, n_inputs):
+    x = affinities_of(np.random.default_rng(n).standard_normal((n_inputs, n)))
+    found, expected = _Chance.of(x, np.random.default_rng(1)), literal_chance(x, np.random.default_rng(1))
+    assert [found.of_size(k) for k in range(2, n)] == [expected(k) for k in range(2, n)]
+
+
+def gaps(mean):
+    """Of each folder: smallest mean affinity within, less the mean affinity at which it is joined to others."""
+    clusters, made, gap = [frozenset([i]) for i in range(len(mean))], {}, {}
+    while len(clusters) > 1:
+        pairs = [(a, b) for i, a in enumerate(clusters) for b in clusters[:i]]
+        a, b = max(pairs, key=lambda pair: np.mean([mean[i, j] for i in pair[0] for j in pair[1]]))
+        height = np.mean([mean[i, j] for i in a for j in b])
+        gap |= {part: made[part] - height for part in (a, b) if part in made}
+        made[a | b] = height
+        clusters = [c for c in clusters if c not in (a, b)] + [a | b]
+    return gap
+
+
+def literal_support(x, n_bootstrap, rng):
+    n_inputs, n, _ = x.shape
+    share = literal_shares(x, support_module._bootstrap(n_inputs, n_bootstrap, rng))
+    twice = literal_shares(x, support_module._divisions(n_inputs, n_bootstrap, rng))
+    chance, supported = _Chance.of(x, rng), {}
+    gap = gaps(x.mean(axis=0))
+    for folder in sorted(twice, key=lambda f: -gap[f]):
+        supported[folder] = 0.0
+        if twice[folder] <= chance.of_size(len(folder)):
+            continue
+        found = [f for f, value in supported.items() if value > 0]
+        frame = min([f for f in found if f > folder] + [frozenset(range(n))], key=len)
+        parts = [frozenset([leaf]) for leaf in frame]
+        if any(f < folder for f in found):
+            blocks = [f for f in found if f < frame and not f > folder]
+            blocks = [f for f in blocks if not any(f < other for other in blocks)]
+            parts = blocks + [part for part in parts if not any(part < block for block in blocks)]
+        here = chance
+        if len(parts) < n:
+            parts.sort(key=lambda part: (len(part) == 1, min(part)))
+            between = [[[matrix[np.ix_(list(a), list(b))].mean() for b in parts] for a in parts] for matrix in x]
+            here = _Chance.of(np.array(between), rng)
+        c = here.of_size(sum(part <= folder for part in parts))
+        supported[folder] = max(0.0, (twice[folder] - c) / (1 - c)) if c < 1 else 0.0
+    return share, supported
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_support_follows_the_definition(seed):
+    """Families within families, as points on a line, blurred a little: some folders are supported, some are not."""
+    rng = np.random.default_rng(seed)
+    centres = np.repeat([0.0, 2.0, 9.0, 12.0], [3, 2, 4, 3]) + 0.3 * rng.standard_normal(12)
+    x = affinities_of(centres + 0.4 * rng.standard_normal((6, 12)))
+    found = folder_support(x, 30, np.random.default_rng(2))
+    share, support = literal_support(x, 30, np.random.default_rng(2))
+    assert {folder: found.share[as_folder(folder)] for folder in share} == share
+    assert {folder: found.support[as_folder(folder)] for folder in support} == pytest.approx(support)
+    assert 0 < sum(value > 0 for value in support.values()) < len(support)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_heads(n):
+    x = affinities_of(np.random.default_rng(0).standard_normal((3, n)))
+    found = folder_support(x, 5, np.random.default_rng(0))
+    assert set(found.share) == set(found.support) == {as_folder(folder) for folder in folders_of(x.mean(axis=0))}
+
+
+@pytest.mark.parametrize("n_inputs", [2, 3, 7])
+def test_halves_have_no_input_in_common(n_inputs):
+    weights = support_module._divisions(n_inputs, 50, np.random.default_rng(0))
+    assert not (weights[:, 0] * weights[:, 1]).any()
+    np.testing.assert_allclose(weights.sum(axis=2), 1)
+    assert ((weights > 0).sum(axis=2) <= [n_inputs // 2, n_inputs - n_inputs // 2]).all()
+    assert (weights.sum(axis=1) > 0).any(axis=0).all()
