@@ -50,7 +50,7 @@ def folder_support(
             continue
         around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
         is_union = any(_is_within(f, folder) for f in supported)
-        items = _items(folder, around, supported if is_union else [])
+        items = _items(around, supported if is_union else [])
         is_as_before = len(items) >= min(n_leaves, _MANY)
         chance_here = chance if is_as_before else _Chance.of(_between(items, affinities), rng)
         n_items = sum(_is_within(item, folder) for item in items)
@@ -65,9 +65,9 @@ def _is_within(a: Folder, b: Folder) -> bool:
     return a & b == a
 
 
-def _items(folder: Folder, around: Folder, kept: Iterable[Folder]) -> list[Folder]:
-    """Parts of `around` that may change places: largest folders among `kept`, none around `folder`, and leaves."""
-    inner = [f for f in kept if _is_within(f, around) and f != around and not _is_within(folder, f)]
+def _items(around: Folder, kept: Iterable[Folder]) -> list[Folder]:
+    """Parts of `around` that may change places: the largest folders among `kept` inside it, and single leaves."""
+    inner = [f for f in kept if _is_within(f, around) and f != around]
     blocks = [f for f in inner if not any(f != g and _is_within(f, g) for g in inner)]
     left = around & ~sum(blocks)
     return [*blocks, *(1 << leaf for leaf in _leaves(left))]
