@@ -84,9 +84,9 @@ def test_equivariance_under_relabelling(n, seed):
     assert linkage_tree(affinity[np.ix_(order, order)]) == linkage_tree(affinity).take(order)
 
 
-@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 200])
 def test_equal_affinities_are_one_flat_folder(n):
-    for affinity in (np.ones((n, n)), np.full((n, n), 0.1) + 0.9 * np.eye(n)):
+    for affinity in (np.ones((n, n)), np.full((n, n), 0.1) + 0.9 * np.eye(n), np.full((n, n), 0.1)):
         tree = linkage_tree(affinity)
         assert tree.n_levels == min(n, 2)
         if n > 1:

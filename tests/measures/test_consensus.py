@@ -323,6 +323,9 @@ def test_bad_input(organizations):
         ht.consensus([1, 2])
     with pytest.raises(ValueError, match="same leaves along axis 0"):
         ht.consensus([organizations[0], ht.organize(noise(0, (7, 18, 14)))])
+    for wrong, rule in ((np.full((20, 20), np.nan), "finite"), (np.tri(20), "symmetric")):
+        with pytest.raises(ValueError, match=f"affinity must be {rule}"):
+            ht.consensus([organizations[0], with_affinity(wrong)])
     with pytest.raises(ValueError, match="n_bootstrap must be at least 1"):
         ht.consensus(organizations, n_bootstrap=0)
     with pytest.raises(ValueError, match="at_most must be at least 1"):

@@ -5,7 +5,7 @@ import pytest
 
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures import support as support_module
-from headtree.measures.support import _Chance, as_folder, folder_support
+from headtree.measures.support import _between, _Chance, as_folder, folder_support
 
 
 def affinities_of(x):
@@ -116,6 +116,31 @@ def test_few_heads(n):
     x = affinities_of(np.random.default_rng(0).standard_normal((3, n)))
     found = folder_support(x, 5, np.random.default_rng(0))
     assert set(found.share) == set(found.support) == {as_folder(folder) for folder in folders_of(x.mean(axis=0))}
+
+
+def test_affinity_of_items_is_their_mean_and_exactly_symmetric():
+    """Chains of nearest neighbours end only if two clusters are as near to each other both ways, to the last bit."""
+    labels = np.repeat(np.arange(12), [2, 3, 5, 7, 6, 3, 7, 3, 5, 6, 7, 5])
+    x = np.where(labels[:, None] == labels, 0.9, np.where(labels[:, None] // 6 == labels // 6, 0.3, 0.1))[None]
+    items = [np.flatnonzero(labels == item) for item in range(12)]
+    found = _between([as_folder(item) for item in items], x)
+    expected = [[x[0][np.ix_(a, b)].mean() for b in items] for a in items]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-14)
+    np.testing.assert_array_equal(found, found.transpose(0, 2, 1))
+
+
+def test_unions_of_families_that_are_equally_far_from_each_other():
+    """Two groups of six clear families; affinities between families are equal, but for rounding of their means."""
+    rng = np.random.default_rng(1)
+    family = np.repeat(np.arange(12), rng.integers(2, 8, 12))
+    group = family // 6
+    is_within = family[:, None] == family
+    level = np.where(is_within, 0.9, np.where(group[:, None] == group, 0.3, 0.1))
+    drawn = rng.uniform(-0.05, 0.05, (8, len(family), len(family)))
+    x = level + np.where(is_within, drawn + drawn.transpose(0, 2, 1), 0)
+    support = folder_support(x, 30, np.random.default_rng(0)).support
+    for labels in (family, group):
+        assert {support[as_folder(np.flatnonzero(labels == label))] for label in set(labels)} == {1.0}
 
 
 @pytest.mark.parametrize("n_inputs", [2, 3, 7])

@@ -10,8 +10,10 @@ from jaxtyping import Float, Int
 
 from headtree.trees.tree import PartitionTree
 
-#: Joins whose mean affinities differ by less, beside the range of all of them, are one join.
+#: Joins whose mean affinities differ by less, beside the range of all of them, are one join; and so are joins that
+#: differ by less than the rounding of the means, in units of the last place of the largest affinity for each leaf.
 _SAME = 1e-10
+_ROUNDING = np.finfo(np.float64).eps
 
 
 def linkage_tree(affinity: Float[np.ndarray, "leaf leaf"]) -> PartitionTree:
@@ -165,10 +167,10 @@ def _joins(affinity):  # type: ignore[no-untyped-def]
 
     Clusters 0 … n - 1 are the leaves, join i makes cluster n + i, the joins of largest affinity come first. Found
     by chains of nearest neighbours (Müllner, Modern hierarchical, agglomerative clustering algorithms, 2011) in
-    O(n²) operations. The affinity is overwritten.
+    O(n²) operations. The affinity is overwritten; it must be symmetric to the last bit, or chains may never end.
     """
     n = len(affinity)
-    tolerance = _SAME * max(affinity.max() - affinity.min(), np.finfo(np.float64).tiny)
+    tolerance = max(_SAME * (affinity.max() - affinity.min()), n * _ROUNDING * np.abs(affinity).max())
     slots, affinity_of_join = _nearest_neighbour_joins(affinity)
     parts, first_of_round = np.empty((n - 1, 2), dtype=np.int64), np.empty(n - 1, dtype=np.int64)
     ordered = np.argsort(-affinity_of_join, kind="mergesort")

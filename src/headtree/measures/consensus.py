@@ -186,7 +186,7 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float
             f"organizations must have the same leaves along axis {axis!r}, got "
             f"{sorted({matrix.shape[0] for matrix in matrices})}; organize the same network"
         )
-    return np.stack(matrices)
+    return np.stack([_checks.affinity_matrix(matrix).numpy() for matrix in matrices])
 
 
 def _inner(tree: PartitionTree) -> Int[np.ndarray, " folder"]:

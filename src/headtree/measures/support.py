@@ -90,7 +90,8 @@ def _between(
     mean = np.zeros((len(items), affinities.shape[1]))
     for row, item in zip(mean, items, strict=True):
         row[_leaves(item)] = 1 / item.bit_count()
-    return np.asarray(mean @ affinities @ mean.T)
+    between = mean @ affinities @ mean.T
+    return np.asarray((between + between.transpose(0, 2, 1)) / 2)  # products are symmetric up to rounding only
 
 
 def _beyond(share: float, chance: float) -> float:
