@@ -137,7 +137,7 @@ def test_the_plain_share_of_noise_is_high():
 
 def test_without_correction_noise_would_have_support(monkeypatch):
     """What `test_noise_has_no_support` is worth: both halves agree often enough without it."""
-    monkeypatch.setattr(support_module._Chance, "of_size", lambda self, n_items: 0.0)
+    monkeypatch.setattr(support_module._Chance, "of_size", lambda self, n_inside, n_outside: 0.0)
     rng = np.random.default_rng(0)
     found = [ht.consensus([of_distances(gaussian_scores(rng, 16)) for _ in range(6)]) for _ in range(10)]
     assert np.mean([x.support.max() > 0 for x in found]) >= 0.9
@@ -207,7 +207,7 @@ def test_families_within_families_are_all_found():
 
 def test_support_is_the_share_of_divisions_in_which_both_halves_agree(monkeypatch):
     """Three inputs of four heads, where everything can be enumerated; and the plain share, of one tree each."""
-    monkeypatch.setattr(support_module._Chance, "of_size", lambda self, n_items: 0.0)
+    monkeypatch.setattr(support_module._Chance, "of_size", lambda self, n_inside, n_outside: 0.0)
     near = {"ab": (0, 1), "cd": (2, 3), "ac": (0, 2)}
     organizations = []
     for pairs in (("ab", "cd"), ("ab",), ("ac", "cd")):

@@ -53,7 +53,16 @@ def literal_chance(x, rng):
 def test_chance_is_what_all_relabelled_sets_but_one_have_at_most(n, n_inputs):
     x = affinities_of(np.random.default_rng(n).standard_normal((n_inputs, n)))
     found, expected = _Chance.of(x, np.random.default_rng(1)), literal_chance(x, np.random.default_rng(1))
-    assert [found.of_size(k) for k in range(2, n)] == [expected(k) for k in range(2, n)]
+    assert [found.of_size(k, n - k) for k in range(2, n)] == [expected(k) for k in range(2, n)]
+
+
+def test_chance_among_more_items_is_that_of_folders_with_as_few_inside_or_outside():
+    """Two sets with the same shares, from which the one that is asked for can be read."""
+    of_ten = _Chance(np.tile(np.arange(10) / 10, (2, 1)))
+    assert of_ten.of_size(2, 8) == of_ten.of_size(2, 3) == 0.8
+    assert of_ten.of_size(5, 5) == 0.5
+    assert of_ten.of_size(9, 1) == of_ten.of_size(4, 1) == 0.9
+    assert of_ten.of_size(7, 3) == of_ten.of_size(5, 3) == 0.7
 
 
 def gaps(mean):
@@ -77,7 +86,7 @@ def literal_support(x, n_bootstrap, rng):
     gap = gaps(x.mean(axis=0))
     for folder in sorted(twice, key=lambda f: -gap[f]):
         supported[folder] = 0.0
-        if twice[folder] <= chance.of_size(len(folder)):
+        if twice[folder] <= chance.of_size(len(folder), n - len(folder)):
             continue
         found = [f for f, value in supported.items() if value > 0]
         frame = min([f for f in found if f > folder] + [frozenset(range(n))], key=len)
@@ -91,7 +100,7 @@ def literal_support(x, n_bootstrap, rng):
             parts.sort(key=lambda part: (len(part) == 1, min(part)))
             between = [[[matrix[np.ix_(list(a), list(b))].mean() for b in parts] for a in parts] for matrix in x]
             here = _Chance.of(np.array(between), rng)
-        c = here.of_size(sum(part <= folder for part in parts))
+        c = here.of_size(sum(part <= folder for part in parts), sum(not part <= folder for part in parts))
         supported[folder] = max(0.0, (twice[folder] - c) / (1 - c)) if c < 1 else 0.0
     return share, supported
 
@@ -119,7 +128,7 @@ def test_few_heads(n):
 
 
 def test_affinity_of_items_is_their_mean_and_exactly_symmetric():
-    """Chains of nearest neighbours end only if two clusters are as near to each other both ways, to the last bit."""
+    """Chains of nearest neighbours end only if affinities are the same both ways, to the last bit."""
     labels = np.repeat(np.arange(12), [2, 3, 5, 7, 6, 3, 7, 3, 5, 6, 7, 5])
     x = np.where(labels[:, None] == labels, 0.9, np.where(labels[:, None] // 6 == labels // 6, 0.3, 0.1))[None]
     items = [np.flatnonzero(labels == item) for item in range(12)]

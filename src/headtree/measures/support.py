@@ -46,15 +46,15 @@ def folder_support(
     supported: list[Folder] = []
     for i in np.argsort(-divided.gap, kind="stable")[1:]:  # the clearest first; the very first is everything
         folder, twice = folders[i], divided.count[i] / n_bootstrap
-        if twice <= chance.of_size(folder.bit_count()):
+        if twice <= chance.of_size(folder.bit_count(), n_leaves - folder.bit_count()):
             continue
         around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
         is_union = any(_is_within(f, folder) for f in supported)
         items = _items(around, supported if is_union else [])
         is_as_before = len(items) >= min(n_leaves, _MANY)
         chance_here = chance if is_as_before else _Chance.of(_between(items, affinities), rng)
-        n_items = sum(_is_within(item, folder) for item in items)
-        support[folder] = _beyond(twice, chance_here.of_size(n_items))
+        n_inside = sum(_is_within(item, folder) for item in items)
+        support[folder] = _beyond(twice, chance_here.of_size(n_inside, len(items) - n_inside))
         if support[folder] > 0:
             supported.append(folder)
     share = dict(zip(_folders(resampled), (resampled.count / n_bootstrap).tolist(), strict=True))
@@ -127,14 +127,14 @@ class _Chance:
         for_each_task(find, _RELABELLED_SETS)
         return cls(largest)
 
-    def of_size(self, n_items: int) -> float:
+    def of_size(self, n_inside: int, n_outside: int) -> float:
         """What all sets but one have at most, for any folder with as many items inside and outside, or more.
 
-        If most items are inside, then for those of the same size.
+        If most items are inside, then for folders with as many outside. There may be fewer items than here.
         """
         n = self.largest.shape[1]
-        at_most = max(n_items, n - n_items)
-        return float(np.sort(self.largest[:, n_items : at_most + 1].max(axis=1))[-2])
+        least, most = (n_inside, n - n_inside) if n_inside <= n_outside else (n - n_outside, n - n_outside)
+        return float(np.sort(self.largest[:, least : most + 1].max(axis=1))[-2])
 
 
 def _bootstrap(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 1 input"]:
