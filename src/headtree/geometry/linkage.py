@@ -21,7 +21,8 @@ def linkage_tree(affinity: Float[np.ndarray, "leaf leaf"]) -> PartitionTree:
 
     All folders that average linkage makes are kept, in as few levels as cuts can hold them: going up, a new level
     begins when a cluster that was made on this level is joined again. Joins at the same affinity are one folder
-    with all their parts, so that equal affinities give one flat folder and no tree from nothing.
+    with all their parts, so that equal affinities give one flat folder and no tree from nothing. Only where a leaf
+    is as near to two others, which are less near to each other, does the order of the leaves decide.
     """
     n = len(affinity)
     parts, first_of_round, _ = _joins(np.array(affinity, dtype=np.float64))

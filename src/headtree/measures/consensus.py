@@ -122,8 +122,8 @@ def consensus(
     2. Of the many folders that there might be, the tree has those that its inputs happen to favour, and some recur
        in noise too. What chance gives, :math:`c`, is found by relabelling the heads of each input at random, which
        leaves every input as it is but nothing that inputs have in common: the largest :math:`s` of any folder of
-       comparable size in all but one of 200 such sets of inputs (Westfall and Young). The support is the share
-       beyond chance, as in Cohen's kappa,
+       comparable size in all but one of 200 such sets of inputs (Westfall and Young), with 20 divisions of each.
+       The support is the share beyond chance, as in Cohen's kappa,
 
        .. math:: \max(0, (s - c) / (1 - c)),
 
@@ -132,10 +132,16 @@ def consensus(
        So folders are taken by falling *gap*, the difference of the mean affinities at which a folder is made and at
        which it is joined to others, and each is tried given those found before: heads change places only within
        the smallest supported folder around; and if there are supported folders inside, of which it may be a chance
-       union, these and all other supported folders move as a whole, with their mean affinity.
+       union, these and all other supported folders move as a whole, with their mean affinity. A folder that is not
+       beyond chance among all heads is not tried; and if 64 or more heads or folders may change places, chance is
+       that among all heads, which hardly depends on their number any more.
 
-    The sizes that are compared in 2: a folder of at most half of the heads with all that have as many heads inside
-    and outside, or more; a larger one, which sets a few heads apart, with those of its own size.
+    The sizes that are compared: a folder of at most half of what changes places with all that have as many inside
+    and outside, or more; a larger one, which sets a few apart, with those that set as many apart.
+
+    Heads in another order have the same support, but for ties; inputs in another order have other divisions. What
+    the same heads do in all inputs is no chance, even if it is only that some are noisier. And inputs must be
+    independent: an input given twice agrees with itself, and noise then has support.
 
     Parameters
     ----------
@@ -146,7 +152,7 @@ def consensus(
     axis : int or str
         The axis that all have in common; the heads.
     n_bootstrap : int
-        Number of resampled sets of inputs, and of divisions.
+        Number of resampled sets of inputs, and of divisions. Of fewer than five, noise may have support.
 
     References
     ----------

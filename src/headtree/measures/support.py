@@ -29,7 +29,7 @@ class FolderSupport:
     """Of each folder of the tree of a mean affinity, but single leaves."""
 
     share: dict[Folder, float]  #: of resampled sets of inputs whose trees have the folder
-    support: dict[Folder, float]  #: of divisions in which both halves of the inputs have it, beyond chance
+    support: dict[Folder, float]  #: of divisions in which both halves have it, beyond chance; of all leaves 0
 
 
 def folder_support(
