@@ -197,13 +197,18 @@ def _non_finite(tensor: Tensor, name: str, advice: str) -> str:
 
 def axis_index(axis: int, n_axes: int) -> int:
     """`axis` counted from the front."""
+    return place(axis, n_axes, "axis", "axes")
+
+
+def place(number: int, n: int, name: str, what: str) -> int:
+    """`number` of one of `n` things, counted from the front."""
     try:
-        index = operator.index(axis)
+        index = operator.index(number)
     except TypeError:
-        raise InvalidTypeError(f"axis must be an integer, got {axis!r}") from None
-    if not -n_axes <= index < n_axes:
-        raise InvalidValueError(f"axis must be between {-n_axes} and {n_axes - 1} for {n_axes} axes, got {index}")
-    return index % n_axes
+        raise InvalidTypeError(f"{name} must be an integer, got {number!r}") from None
+    if not -n <= index < n:
+        raise InvalidValueError(f"{name} must be between {-n} and {n - 1} for {n} {what}, got {index}")
+    return index % n
 
 
 def affinity_matrix(affinity: Any) -> Float[Tensor, "leaf leaf"]:

@@ -330,3 +330,5 @@ def test_bad_input(organizations):
         ht.consensus(organizations, n_bootstrap=0)
     with pytest.raises(ValueError, match="at_most must be at least 1"):
         ht.consensus(organizations, n_bootstrap=1).families(0)
+    with pytest.raises(TypeError, match="least must be a number, got None"):
+        ht.consensus(organizations, n_bootstrap=1).supported(None)

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
@@ -68,6 +69,12 @@ def test_entropies_bring_their_heads():
     found = ht.stability(entropies)
     assert found.heads == atts[0].heads
     assert found.n_inputs == 3
+
+
+def test_a_table_has_an_input_in_each_row():
+    table = np.random.default_rng(0).random((3, 7))
+    found = ht.stability(pd.DataFrame(table, columns=[f"L0H{i}" for i in range(7)]))
+    np.testing.assert_array_equal(found.correlations, ht.stability(table).correlations)
 
 
 def test_bad_input():

@@ -61,6 +61,7 @@ class Consensus:
 
     def supported(self, least: float = 0.5) -> list[Int[np.ndarray, " _leaf_of_folder"]]:
         """Leaves of the folders with at least this support, largest folders first."""
+        least = _checks.finite_number(least, "least")
         chosen = [leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least]
         return sorted(chosen, key=len, reverse=True)
 

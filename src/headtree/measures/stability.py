@@ -73,7 +73,7 @@ def stability(
 
     Parameters
     ----------
-    entropies : array (input, head), or sequence of `Entropy`
+    entropies : array or table (input, head), or sequence of `Entropy`
         Anything that ranks heads will do.
     heads : sequence of (layer, head), optional
         Taken from the entropies if these know, and then the same for all of them; else numbered in one layer.
@@ -83,6 +83,8 @@ def stability(
         Of the interval, from resampling the inputs `n_bootstrap` times; an input drawn twice is not compared
         with itself.
     """
+    if hasattr(entropies, "to_numpy"):  # a table of pandas gives its columns as items
+        entropies = entropies.to_numpy()
     entropies = _checks.items(entropies, "entropies", "rows, one for each input")
     table = _table(entropies)
     n_inputs, n_heads = table.shape

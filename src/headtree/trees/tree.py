@@ -106,7 +106,7 @@ class PartitionTree:
 
     def folders(self, level: int) -> list[Int[np.ndarray, " leaf_of_folder"]]:
         """Leaves of each folder of a level, in the level's numbering."""
-        labels = self.labels[level]
+        labels = self.labels[_checks.place(level, self.n_levels, "level", "levels")]
         return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
 
     @cached_property
