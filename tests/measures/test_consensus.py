@@ -140,7 +140,7 @@ def test_without_correction_noise_would_have_support(monkeypatch):
     monkeypatch.setattr(support_module._Chance, "of_size", lambda self, n_inside, n_outside: 0.0)
     rng = np.random.default_rng(0)
     found = [ht.consensus([of_distances(gaussian_scores(rng, 16)) for _ in range(6)]) for _ in range(10)]
-    assert np.mean([x.support.max() > 0 for x in found]) >= 0.9
+    assert np.mean([x.support.max() > 0 for x in found]) >= 0.5
 
 
 def test_noise_through_the_questionnaire_has_no_support():

@@ -32,37 +32,52 @@ def literal_shares(x, weights):
 
 
 def literal_chance(x, rng):
-    """(number of items in a folder) -> second largest over relabelled sets of the largest share in each."""
-    n_inputs, n, _ = x.shape
+    """(items inside, outside a folder) -> second largest over relabelled sets of the largest share in each."""
+    n_inputs, n = len(x), min(x.shape[1], support_module._MANY)
     known = np.argsort(x.mean(axis=(0, 1)))
-    orders = rng.permuted(np.tile(known, (200, n_inputs, 1)), axis=-1)
+    drawn = rng.permuted(np.tile(known, (200, 1)), axis=1)[:, :n]
+    orders = rng.permuted(np.stack([drawn] * n_inputs, axis=1), axis=2)
     weights = [support_module._divisions(n_inputs, 20, rng) for _ in orders]
     sets = []
     for order, of_set in zip(orders, weights, strict=True):
         moved = np.array([[[x[i, a, b] for b in order[i]] for a in order[i]] for i in range(n_inputs)])
         sets.append([(len(folder), share) for folder, share in literal_shares(moved, of_set).items()])
 
-    def of_size(k):
-        sizes = range(k, n - k + 1) if 2 * k <= n else [k]
+    def of_size(inside, outside):
+        few = min(inside, outside, n // 2)
+        sizes = range(few, n - few + 1) if inside <= outside else [n - few]
         return sorted(max([share for size, share in of_set if size in sizes], default=0.0) for of_set in sets)[-2]
 
     return of_size
 
 
-@pytest.mark.parametrize(("n", "n_inputs"), [(2, 2), (5, 3), (8, 4)])
-def test_chance_is_what_all_relabelled_sets_but_one_have_at_most(n, n_inputs):
+@pytest.mark.parametrize(("n", "n_inputs", "many"), [(3, 2, 64), (5, 3, 64), (8, 4, 64), (9, 4, 6)])
+def test_chance_is_what_all_relabelled_sets_but_one_have_at_most(n, n_inputs, many, monkeypatch):
+    monkeypatch.setattr(support_module, "_MANY", many)
     x = affinities_of(np.random.default_rng(n).standard_normal((n_inputs, n)))
     found, expected = _Chance.of(x, np.random.default_rng(1)), literal_chance(x, np.random.default_rng(1))
-    assert [found.of_size(k, n - k) for k in range(2, n)] == [expected(k) for k in range(2, n)]
+    assert [found.of_size(k, n - k) for k in range(2, n)] == [expected(k, n - k) for k in range(2, n)]
 
 
 def test_chance_among_more_items_is_that_of_folders_with_as_few_inside_or_outside():
     """Two sets with the same shares, from which the one that is asked for can be read."""
     of_ten = _Chance(np.tile(np.arange(10) / 10, (2, 1)))
-    assert of_ten.of_size(2, 8) == of_ten.of_size(2, 3) == 0.8
-    assert of_ten.of_size(5, 5) == 0.5
-    assert of_ten.of_size(9, 1) == of_ten.of_size(4, 1) == 0.9
-    assert of_ten.of_size(7, 3) == of_ten.of_size(5, 3) == 0.7
+    assert of_ten.of_size(2, 8) == of_ten.of_size(2, 30) == 0.8
+    assert of_ten.of_size(5, 5) == of_ten.of_size(20, 20) == of_ten.of_size(20, 10) == 0.5
+    assert of_ten.of_size(9, 1) == of_ten.of_size(40, 1) == 0.9
+    assert of_ten.of_size(7, 3) == of_ten.of_size(50, 3) == 0.7
+
+
+def test_a_share_that_chance_cannot_be_told_from_is_not_beyond():
+    """Chance is known in steps of a twentieth."""
+    assert support_module._beyond(1.0, 0.95) == pytest.approx(1.0)
+    assert support_module._beyond(0.5, 0.45) == pytest.approx(0.05 / 0.55)
+    assert (
+        support_module._beyond(0.04, 0.0)
+        == support_module._beyond(0.9, 0.9)
+        == support_module._beyond(1.0, 1.0)
+        == 0
+    )
 
 
 def gaps(mean):
@@ -82,11 +97,11 @@ def literal_support(x, n_bootstrap, rng):
     n_inputs, n, _ = x.shape
     share = literal_shares(x, support_module._bootstrap(n_inputs, n_bootstrap, rng))
     twice = literal_shares(x, support_module._divisions(n_inputs, n_bootstrap, rng))
-    chance, supported = _Chance.of(x, rng), {}
+    chance, supported, known = _Chance.of(x, rng), {}, {}
     gap = gaps(x.mean(axis=0))
     for folder in sorted(twice, key=lambda f: -gap[f]):
         supported[folder] = 0.0
-        if twice[folder] <= chance.of_size(len(folder), n - len(folder)):
+        if twice[folder] < chance.of_size(len(folder), n - len(folder)) + 0.05 - 1e-9:
             continue
         found = [f for f, value in supported.items() if value > 0]
         frame = min([f for f in found if f > folder] + [frozenset(range(n))], key=len)
@@ -95,13 +110,12 @@ def literal_support(x, n_bootstrap, rng):
             blocks = [f for f in found if f < frame and not f > folder]
             blocks = [f for f in blocks if not any(f < other for other in blocks)]
             parts = blocks + [part for part in parts if not any(part < block for block in blocks)]
-        here = chance
-        if len(parts) < n:
-            parts.sort(key=lambda part: (len(part) == 1, min(part)))
+        if frozenset(parts) not in known:
             between = [[[matrix[np.ix_(list(a), list(b))].mean() for b in parts] for a in parts] for matrix in x]
-            here = _Chance.of(np.array(between), rng)
-        c = here.of_size(sum(part <= folder for part in parts), sum(not part <= folder for part in parts))
-        supported[folder] = max(0.0, (twice[folder] - c) / (1 - c)) if c < 1 else 0.0
+            known[frozenset(parts)] = chance if len(parts) == n else _Chance.of(np.array(between), rng)
+        of_size = known[frozenset(parts)].of_size
+        c = of_size(sum(part <= folder for part in parts), sum(not part <= folder for part in parts))
+        supported[folder] = (twice[folder] - c) / (1 - c) if twice[folder] >= c + 0.05 - 1e-9 else 0.0
     return share, supported
 
 

@@ -134,8 +134,10 @@ def consensus(
        which it is joined to others, and each is tried given those found before: heads change places only within
        the smallest supported folder around; and if there are supported folders inside, of which it may be a chance
        union, these and all other supported folders move as a whole, with their mean affinity. A folder that is not
-       beyond chance among all heads is not tried; and if 64 or more heads or folders may change places, chance is
-       that among all heads, which hardly depends on their number any more.
+       beyond chance among all heads is not tried. If more than 64 heads or folders may change places, 64 of them
+       are drawn for each set, since chance hardly depends on their number any more.
+
+    Chance is known in steps of 1/20, so that :math:`s` must be as much larger, or more.
 
     The sizes that are compared: a folder of at most half of what changes places with all that have as many inside
     and outside, or more; a larger one, which sets a few apart, with those that set as many apart.

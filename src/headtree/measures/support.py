@@ -16,8 +16,8 @@ from headtree.geometry.threads import for_each_task
 _RELABELLED_SETS = 200
 _RELABELLED_DIVISIONS = 20
 
-#: From so many items on chance does not depend on their number: pairs have 0.2 to 0.3 with 64 items and with 128,
-#: in six inputs of noise or of a network, but 0.5 with 16.
+#: Of more items, so many are drawn for each set: chance hardly depends on their number any more. Pairs have 0.2 to
+#: 0.3 with 64 items and with 128, in six inputs of noise or of a network, but 0.5 with 16.
 _MANY = 64
 
 #: A set of leaves, as an integer with bit i set for leaf i.
@@ -41,21 +41,23 @@ def folder_support(
     resampled = recurrence(mean, affinities, _bootstrap(n_inputs, n_bootstrap, rng))
     divided = recurrence(mean, affinities, _divisions(n_inputs, n_bootstrap, rng))
     chance = _Chance.of(affinities, rng)
+    chance_among: dict[frozenset[Folder], _Chance] = {}
     folders = _folders(divided)
     support = dict.fromkeys(folders, 0.0)
     supported: list[Folder] = []
     for i in np.argsort(-divided.gap, kind="stable")[1:]:  # the clearest first; the very first is everything
         folder, twice = folders[i], divided.count[i] / n_bootstrap
-        if twice <= chance.of_size(folder.bit_count(), n_leaves - folder.bit_count()):
-            continue
+        beyond = _beyond(twice, chance.of_size(folder.bit_count(), n_leaves - folder.bit_count()))
         around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
         is_union = any(_is_within(f, folder) for f in supported)
-        items = _items(around, supported if is_union else [])
-        is_as_before = len(items) >= min(n_leaves, _MANY)
-        chance_here = chance if is_as_before else _Chance.of(_between(items, affinities), rng)
-        n_inside = sum(_is_within(item, folder) for item in items)
-        support[folder] = _beyond(twice, chance_here.of_size(n_inside, len(items) - n_inside))
-        if support[folder] > 0:
+        if beyond > 0 and (is_union or around != everything):
+            items = frozenset(_items(around, supported if is_union else []))
+            if items not in chance_among:
+                chance_among[items] = _Chance.of(_between(sorted(items), affinities), rng)
+            n_inside = sum(_is_within(item, folder) for item in items)
+            beyond = _beyond(twice, chance_among[items].of_size(n_inside, len(items) - n_inside))
+        if beyond > 0:
+            support[folder] = beyond
             supported.append(folder)
     share = dict(zip(_folders(resampled), (resampled.count / n_bootstrap).tolist(), strict=True))
     return FolderSupport(share, support)
@@ -95,8 +97,9 @@ def _between(
 
 
 def _beyond(share: float, chance: float) -> float:
-    """Share beyond chance, as in Cohen's kappa."""
-    return (share - chance) / (1 - chance) if share > chance else 0.0
+    """Share beyond chance, as in Cohen's kappa; 0 if it is nearer to chance than chance is known."""
+    is_beyond = share - chance > (1 - 1e-9) / _RELABELLED_DIVISIONS
+    return (share - chance) / (1 - chance) if is_beyond else 0.0
 
 
 def _folders(found: Recurrence) -> list[Folder]:
@@ -112,11 +115,13 @@ class _Chance:
     @classmethod
     def of(cls, affinities: Float[np.ndarray, "input item item"], rng: np.random.Generator) -> _Chance:
         n_inputs, n, _ = affinities.shape
-        # Items are shuffled from an order of their own, so that the one in which they are given does not matter.
+        n_drawn = min(n, _MANY)
+        # Items are drawn from an order of their own, so that the one in which they are given does not matter.
         known = np.argsort(affinities.mean(axis=(0, 1)))
-        orders = rng.permuted(np.tile(known, (_RELABELLED_SETS, n_inputs, 1)), axis=-1)
+        drawn = rng.permuted(np.tile(known, (_RELABELLED_SETS, 1)), axis=1)[:, None, :n_drawn]
+        orders = rng.permuted(np.tile(drawn, (1, n_inputs, 1)), axis=2)
         weights = [_divisions(n_inputs, _RELABELLED_DIVISIONS, rng) for _ in orders]
-        largest = np.zeros((_RELABELLED_SETS, n))
+        largest = np.zeros((_RELABELLED_SETS, n_drawn))
 
         def find(i: int) -> None:
             rows, columns = orders[i, :, :, None], orders[i, :, None, :]
@@ -130,11 +135,12 @@ class _Chance:
     def of_size(self, n_inside: int, n_outside: int) -> float:
         """What all sets but one have at most, for any folder with as many items inside and outside, or more.
 
-        If most items are inside, then for folders with as many outside. There may be fewer items than here.
+        If most items are inside, then for folders with as many outside. Half of those drawn counts as more.
         """
         n = self.largest.shape[1]
-        least, most = (n_inside, n - n_inside) if n_inside <= n_outside else (n - n_outside, n - n_outside)
-        return float(np.sort(self.largest[:, least : most + 1].max(axis=1))[-2])
+        fewer = min(n_inside, n_outside, n // 2)
+        sizes = slice(fewer, n - fewer + 1) if n_inside <= n_outside else slice(n - fewer, n - fewer + 1)
+        return float(np.sort(self.largest[:, sizes].max(axis=1))[-2])
 
 
 def _bootstrap(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 1 input"]:
