@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from headtree.geometry.linkage import Recurrence, recurrence
 from headtree.geometry.threads import for_each_task
+from headtree.progress import progress
 
 #: Sets of inputs with items relabelled at random, and divisions of each, that say what chance gives: the share that
 #: at most one of the sets exceeds. Folders that are chance then have support in about 2 of 201 cases.
@@ -45,20 +46,23 @@ def folder_support(
     folders = _folders(divided)
     support = dict.fromkeys(folders, 0.0)
     supported: list[Folder] = []
-    for i in np.argsort(-divided.gap, kind="stable")[1:]:  # the clearest first; the very first is everything
-        folder, twice = folders[i], divided.count[i] / n_bootstrap
-        beyond = _beyond(twice, chance.of_size(folder.bit_count(), n_leaves - folder.bit_count()))
-        around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
-        is_union = any(_is_within(f, folder) for f in supported)
-        if beyond > 0 and (is_union or around != everything):
-            items = frozenset(_items(around, supported if is_union else []))
-            if items not in chance_among:
-                chance_among[items] = _Chance.of(_between(sorted(items), affinities), rng)
-            n_inside = sum(_is_within(item, folder) for item in items)
-            beyond = _beyond(twice, chance_among[items].of_size(n_inside, len(items) - n_inside))
-        if beyond > 0:
-            support[folder] = beyond
-            supported.append(folder)
+    clearest_first = np.argsort(-divided.gap, kind="stable")[1:]  # without the very first, which is everything
+    with progress("support of folders", len(clearest_first)) as step:
+        for i in clearest_first:
+            folder, twice = folders[i], divided.count[i] / n_bootstrap
+            beyond = _beyond(twice, chance.of_size(folder.bit_count(), n_leaves - folder.bit_count()))
+            around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
+            is_union = any(_is_within(f, folder) for f in supported)
+            if beyond > 0 and (is_union or around != everything):
+                items = frozenset(_items(around, supported if is_union else []))
+                if items not in chance_among:
+                    chance_among[items] = _Chance.of(_between(sorted(items), affinities), rng)
+                n_inside = sum(_is_within(item, folder) for item in items)
+                beyond = _beyond(twice, chance_among[items].of_size(n_inside, len(items) - n_inside))
+            if beyond > 0:
+                support[folder] = beyond
+                supported.append(folder)
+            step("")
     share = dict(zip(_folders(resampled), (resampled.count / n_bootstrap).tolist(), strict=True))
     return FolderSupport(share, support)
 
@@ -69,9 +73,12 @@ def _is_within(a: Folder, b: Folder) -> bool:
 
 def _items(around: Folder, kept: Iterable[Folder]) -> list[Folder]:
     """Parts of `around` that may change places: the largest folders among `kept` inside it, and single leaves."""
-    inner = [f for f in kept if _is_within(f, around) and f != around]
-    blocks = [f for f in inner if not any(f != g and _is_within(f, g) for g in inner)]
-    left = around & ~sum(blocks)
+    blocks: list[Folder] = []
+    left = around
+    for folder in sorted(kept, key=int.bit_count, reverse=True):
+        if folder != around and _is_within(folder, left):  # and so in none of the blocks
+            blocks.append(folder)
+            left &= ~folder
     return [*blocks, *(1 << leaf for leaf in _leaves(left))]
 
 
