@@ -204,14 +204,14 @@ def decomposed(f: Any, row_tree: PartitionTree, col_tree: PartitionTree, fn: Fun
 
 def approximations(
     f: Float[Tensor, "batch row column"], row_tree: PartitionTree, col_tree: PartitionTree
-) -> tuple[Terms, Terms]:
-    """The terms of eq. (17), summed over all scales for the unshifted exp, and of eq. (18), where A' = A'' = 1.
+) -> tuple[Float[Tensor, "batch row column"], Float[Tensor, "batch row column"]]:
+    """Ã of eq. (17), the sum over all scales for the unshifted exp, and eq. (18), where A' = A'' = 1.
 
     Of checked arguments on the CPU; entries that overflow are infinite or nan.
     """
     every = Scales(frozenset(range(row_tree.n_levels - 1)), frozenset(range(col_tree.n_levels - 1)))
     eq17, eq18 = (_summed_on_cpu(f, row_tree, col_tree, is_exp, every) for is_exp in (True, False))
-    return eq17, eq18
+    return eq17.first + eq17.second, eq18.first + eq18.second
 
 
 def check_trees(f: Tensor, row_tree: Any, col_tree: Any) -> None:

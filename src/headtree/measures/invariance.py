@@ -155,10 +155,9 @@ def _has_no_terms(f: Float[Tensor, "head query key"]) -> Bool[Tensor, " head"]:
     """
     of_rows, of_columns = f.mean(dim=2, keepdim=True), f.mean(dim=1, keepdim=True)
     mixed = _largest(f - of_rows - of_columns + of_rows.mean(dim=1, keepdim=True))
-    spreads = [(means.amax(dim=(1, 2)) - means.amin(dim=(1, 2))) for means in (of_rows, of_columns)]
-    return torch.maximum(mixed, torch.minimum(*spreads)) <= 4 * torch.finfo(f.dtype).eps * _largest(
-        f
-    )  # of entries and means
+    of_row, of_column = (means.amax(dim=(1, 2)) - means.amin(dim=(1, 2)) for means in (of_rows, of_columns))
+    rounding = 4 * torch.finfo(f.dtype).eps * _largest(f)  # of entries and means
+    return torch.maximum(mixed, torch.minimum(of_row, of_column)) <= rounding
 
 
 def _against_eq18(
@@ -168,8 +167,7 @@ def _against_eq18(
     col_tree: PartitionTree,
 ) -> dict[str, Float[np.ndarray, " head"]]:
     """What needs the unshifted exp; nan for heads on which it overflows."""
-    of_exp, of_ones = approximations(f, row_tree, col_tree)
-    eq17, eq18 = of_exp.first + of_exp.second, of_ones.first + of_ones.second
+    eq17, eq18 = approximations(f, row_tree, col_tree)
     overflows = ~torch.isfinite(eq17.sum(dim=(1, 2)))
     has_no_terms = _has_no_terms(f)
     eq17 = eq17.masked_fill_((overflows | has_no_terms)[:, None, None], 0)
