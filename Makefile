@@ -27,9 +27,9 @@ findings: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-$(STAMP): pyproject.toml constraints.txt tests/requirements-no-deps.txt
+$(STAMP): pyproject.toml packages/headtree-networks/pyproject.toml constraints.txt tests/requirements-no-deps.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable packages/headtree-networks --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/requirements-no-deps.txt
 	$(BIN)/python -m headtree.pipeline.warm
 	touch $@

@@ -22,7 +22,7 @@ def main(check: bool = False) -> None:
 def measure(name: str, kind: str, size: str) -> None:
     import torch
 
-    from headtree.attention.capture import prepare
+    from headtree.models.view import prepare
 
     n_layers, n_heads, width, n_tokens = SIZES[size]
     model, eager = _models(name, n_layers, n_heads, width)

@@ -10,8 +10,8 @@ PAPER = 810
 
 
 def main(check: bool = False) -> None:
-    from headtree.attention.capture import capture
-    from headtree.networks.load import load_bundled
+    from headtree.models.bundled.bundle import load_bundled
+    from headtree.models.view import capture
     from headtree.pipeline.make import make_run
     from headtree.pipeline.sources import TensorSource
 

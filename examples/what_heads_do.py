@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import headtree as ht
-from headtree.measures.diagnostics_content import diagnostics_content
+from headtree.report.words.diagnostics_section import diagnostics_content
 
 
 def main(model, text_file, n_tokens=128):

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from headtree.cli import app
-from tests.attention.conftest import bert, folder, tokenizer  # noqa: F401  (fixtures)
+from headtree.cli.app import app
+from tests.models.conftest import bert, folder, tokenizer  # noqa: F401  (fixtures)
 from tests.pipeline.conftest import pictures, text, vit_folder  # noqa: F401  (fixtures)
 
 ROOT = Path(__file__).parents[1]

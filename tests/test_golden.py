@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headtree as ht
-from headtree.geometry.build import join_clusters
+from headtree.geometry.grow_tree import join_clusters
 from headtree.trees.tree import PartitionTree
 from tests.golden import FOLDER, golden_files
 

@@ -1,6 +1,6 @@
 """`python -m headtree` is the `headtree` command."""
 
-from headtree.cli import main
+from headtree.cli.app import main
 
 if __name__ == "__main__":
     main()

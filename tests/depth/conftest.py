@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.attention.test_capture_modules import Attention
+from tests.models.test_capture_modules import Attention
 
 
 @pytest.fixture(scope="package", autouse=True)

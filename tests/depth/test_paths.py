@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.depth.network import count_paths, random_path
+from headtree.depth.frozen_network import count_paths, random_path
 from headtree.errors import HeadtreeError
-from headtree.networks.transformer_xl import TransformerXL, TransformerXLConfig
-from tests.attention import zoo
+from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLConfig
 from tests.depth.conftest import ORDERS, X, network
 from tests.depth.test_residual import PARTS, zoo_model
+from tests.models import zoo
 
 
 def terms_by_hand(net, x, order):
@@ -157,7 +157,7 @@ def test_bad_requests(call, said):
 
 
 def test_layer_applications_grow_with_the_square_of_depth(monkeypatch):
-    from headtree.attention.linear import LinearPart
+    from headtree.models.graph.linearize import LinearPart
 
     calls = []
     original = LinearPart.__call__

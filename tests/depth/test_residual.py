@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headtree as ht
-from headtree.attention.capture import prepare
-from headtree.attention.surgery import find_blocks, read_stream
 from headtree.depth.norms import composite_norm, relative_residual, residual
 from headtree.depth.residual import VARIANTS, rank_residual
 from headtree.errors import HeadtreeError, HeadtreeWarning
-from tests.attention import zoo
-from tests.attention.test_capture_modules import Attention
-from tests.attention.test_capture_modules import stack as plain_stack
+from headtree.models.graph.read_stream import find_blocks, read_stream
+from headtree.models.view import prepare
 from tests.depth.conftest import ORDERS, Block, Heads, X, network
+from tests.models import zoo
+from tests.models.test_capture_modules import Attention
+from tests.models.test_capture_modules import stack as plain_stack
 
 SWITCHES = {
     "as is": (True, True),
@@ -235,7 +235,7 @@ def test_registered_attention_is_followed():
 
 
 def test_fresh_copies_of_modules_without_configuration():
-    from headtree.depth.fresh import fresh_copy
+    from headtree.depth.untrained import fresh_copy
 
     net = network("pre")
     new = fresh_copy(net, 3)

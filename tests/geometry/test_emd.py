@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist, squareform
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.geometry import averages
+from headtree.geometry import folder_sums as averages
 from headtree.geometry.kernels_cpu import add_pairwise_l1
 from headtree.trees.tree import PartitionTree
 from tests import oracles

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from headtree.measures.activations import (
+from headtree.measures.heads.activations import (
     activation_columns,
     dirichlet_energy,
     massive_activation_ratio,

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.definitions import OF_HEADS, OF_LAYERS
-from headtree.measures.patterns import pattern_columns
-from tests.attention import zoo
+from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
+from headtree.measures.heads.patterns import pattern_columns
 from tests.measures.attention_examples import WORDS, causal, previous, probs, random_scores, to_key, uniform
 from tests.measures.models import PlantedInduction
+from tests.models import zoo
 
 N = len(WORDS)
 TEXT = {"queries": WORDS, "keys": WORDS}
@@ -147,7 +147,7 @@ def test_a_model_that_raises_in_the_middle_gives_reasons(monkeypatch):
     def broken(*arguments):
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("headtree.measures.from_model.relevance_of", broken)
+    monkeypatch.setattr("headtree.measures.heads.from_model.relevance_of", broken)
     table = ht.diagnostics(atts, model=model, inputs=zoo.ALL["gpt2"].read())
     assert table.missing["relevance"] == "the model raised RuntimeError: out of order"
     assert "qk_rank" in table.heads

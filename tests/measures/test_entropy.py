@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.inputs import filled
+from headtree.measures.orders import filled
 from headtree.questionnaire.organization import PerAxis
 from tests.golden import golden
 from tests.measures.examples import noise

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.induction import copied_share, induction, repeated_tokens
-from tests.attention import zoo
+from headtree.measures.heads.induction import copied_share, induction, repeated_tokens
 from tests.measures.models import PlantedInduction
+from tests.models import zoo
 
 
 @pytest.fixture(autouse=True)

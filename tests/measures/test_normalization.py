@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import headtree as ht
-from headtree.measures.normalization import doubly_normalized
-from headtree.measures.patterns import pattern_columns
+from headtree.measures.heads.normalization import doubly_normalized
+from headtree.measures.heads.patterns import pattern_columns
 from tests.measures.attention_examples import causal, plain_softmax, probs, random_scores, to_key, uniform
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.patterns import pattern_columns
+from headtree.measures.heads.patterns import pattern_columns
 from tests.measures.attention_examples import (
     causal,
     plain_softmax,
@@ -125,7 +125,7 @@ def test_long_inputs_are_iterated(monkeypatch):
     noise = random_scores(0, 3, 60, 50, scale=2.0)
     clear = probs(uniform(60), 0.7 * to_key(60, 3) + 0.3 * np.eye(60), 0.5 * np.eye(60) + 0.5 * uniform(60))
     exact = [measured(att) for att in (noise, clear)]
-    monkeypatch.setattr("headtree.measures.patterns._EXACT_UP_TO", 10)
+    monkeypatch.setattr("headtree.measures.heads.patterns._EXACT_UP_TO", 10)
     for att, expected, tolerance in zip((noise, clear), exact, (1e-3, 1e-4), strict=True):
         found = measured(att)
         np.testing.assert_allclose(found["stable_rank"], expected["stable_rank"], rtol=2 * tolerance)
@@ -196,7 +196,7 @@ def test_permuted_tokens_change_nothing():
 def test_blocks_of_heads_and_queries_change_nothing(monkeypatch):
     att = random_scores(0, mask=causal(7), heads_per_layer=3)
     whole = measured(att)
-    monkeypatch.setattr("headtree.measures.probabilities._ENTRIES", 50)
+    monkeypatch.setattr("headtree.measures.heads.probabilities._ENTRIES", 50)
     for name, values in measured(att).items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-12, err_msg=name)
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.relevance import attention_relevance
-from tests.attention import zoo
+from headtree.measures.heads.relevance import attention_relevance
 from tests.measures.models import PlantedInduction
+from tests.models import zoo
 
 IDS = torch.tensor([[3, 7, 1, 9, 5, 3, 7, 1]])
 

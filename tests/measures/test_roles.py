@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import headtree as ht
-from headtree.measures.layout import is_delimiter_token, query_places
-from headtree.measures.roles import WORDS, head_roles
+from headtree.measures.heads.roles import WORDS, head_roles
+from headtree.measures.heads.token_relations import is_delimiter_token, query_places
 from tests.measures.attention_examples import (
     WORDS as SENTENCE,
 )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import headtree as ht
-from headtree.measures.rollout import attention_rollout, rollout_columns
+from headtree.measures.heads.rollout import attention_rollout, rollout_columns
 from tests.measures.attention_examples import causal, plain_softmax, previous, probs, random_scores, to_key
 
 

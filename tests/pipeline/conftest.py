@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.attention.conftest import bert, folder, one_thread, tokenizer  # noqa: F401  (fixtures)
+from tests.models.conftest import bert, folder, one_thread, tokenizer  # noqa: F401  (fixtures)
 
 
 @pytest.fixture(scope="session")

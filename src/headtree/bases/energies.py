@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree.geometry.threads import for_each_task
+from headtree._threads import for_each_task
 
 #: Energies with the same first 16 bits after the sign, as float32, share a bucket: 256 buckets to a power of two.
 _BUCKETS, _SHIFT = 1 << 16, 15

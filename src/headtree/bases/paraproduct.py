@@ -16,8 +16,8 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.bases.haar import check_leaves
-from headtree.bases.kernels_cpu import sum_scales
 from headtree.bases.pyramid import Ladder, Step, averages, folder_arrays, steps
+from headtree.bases.rotation_kernels import sum_scales
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtree.bases.kernels_cpu import rotate
+from headtree.bases.rotation_kernels import rotate
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree.attention.blocks import ResidualSum, Term
-from headtree.attention.surgery import Blocks
-from headtree.attention.trace import Graph, Node, Ref
-from headtree.attention.weights import HeadWeights, projection_matrix
 from headtree.depth.norms import composite_norm, one_norm
+from headtree.models.graph.forward_graph import Graph, Node, Ref
+from headtree.models.graph.head_weights import HeadWeights, projection_matrix
+from headtree.models.graph.read_stream import Blocks
+from headtree.models.graph.residual_stream import ResidualSum, Term
 
 #: The slopes of an activation are looked for between these inputs; outside, the usual ones are straight.
 _FAR = 12.0

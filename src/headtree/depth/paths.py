@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree.attention.inputs import ModelInput
-from headtree.attention.job import CaptureJob, on_device
-from headtree.attention.memory import available_memory, words
-from headtree.attention.plan import settled
-from headtree.attention.surgery import Blocks, find_blocks
-from headtree.depth.network import FrozenNetwork, check_sum, freeze
+from headtree.depth.frozen_network import FrozenNetwork, check_sum, freeze
 from headtree.depth.norms import relative_residual
 from headtree.depth.residual import tokens_of, whole_network
 from headtree.errors import InvalidValueError
+from headtree.models.graph.read_stream import Blocks, find_blocks
+from headtree.models.inputs import ModelInput
+from headtree.models.watching.collect import CaptureJob, on_device
+from headtree.models.watching.memory import available_memory, words
+from headtree.models.watching.probe import settled
 from headtree.progress import progress
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtree.attention.capture import prepare
-from headtree.attention.inputs import ModelInput
-from headtree.attention.job import CaptureJob, on_device
-from headtree.attention.plan import settled
-from headtree.attention.surgery import Blocks, find_blocks, read_stream
-from headtree.attention.weights import weights_of
 from headtree.depth.bound import Bound, find_bound
-from headtree.depth.fresh import fresh_copy
 from headtree.depth.norms import norms
+from headtree.depth.untrained import fresh_copy
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
+from headtree.models.graph.head_weights import weights_of
+from headtree.models.graph.read_stream import Blocks, find_blocks, read_stream
+from headtree.models.inputs import ModelInput
+from headtree.models.view import prepare
+from headtree.models.watching.collect import CaptureJob, on_device
+from headtree.models.watching.probe import settled
 from headtree.progress import progress
 
 if TYPE_CHECKING:

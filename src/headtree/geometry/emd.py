@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.geometry.averages import FolderSums, Products
+from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import add_pairwise_l1
 from headtree.geometry.masked import masked_emd
 from headtree.trees.tree import PartitionTree

@@ -10,7 +10,8 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree.geometry.instructions import (
+from headtree._threads import for_each_task
+from headtree.geometry.vector_intrinsics import (
     LANES,
     add_lanes,
     copy_lanes,
@@ -19,7 +20,6 @@ from headtree.geometry.instructions import (
     transpose_lanes,
     use_wide_vectors,
 )
-from headtree.geometry.threads import for_each_task
 
 #: Rows of a tile of the distance matrix that one thread finishes, and features it reads at a time: two TILE × BLOCK
 #: blocks of float32 (512 KiB) stay in a core's second-level cache, and sums of BLOCK terms keep their digits.

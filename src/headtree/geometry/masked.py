@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
-from headtree.geometry.averages import FolderSums, Products
+from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import add_magnitudes, add_pairwise_l1
 
 

@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtree import _checks
-from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.bases.energies import norms
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
-from headtree.measures.inputs import check_pair, filled
+from headtree.measures.orders import check_pair, filled
 from headtree.questionnaire.organization import Organization
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
 Ties = Literal["cut", "keep"]
 

@@ -12,15 +12,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
-from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.bases.energies import medians
 from headtree.bases.paraproduct import Paraproduct, approximations, decomposed, relative_norm
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError
-from headtree.measures.inputs import check_pair, filled
+from headtree.measures.orders import check_pair, filled
 from headtree.measures.regularity import exponents_in
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.trees.tree import PartitionTree
 
 #: An entry is squashed when it is nearer to the median of its matrix than this share of the matrix' range.

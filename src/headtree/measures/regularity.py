@@ -11,13 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtree import _checks
-from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.bases.energies import energies_by_level
 from headtree.bases.paraproduct import check_trees
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
-from headtree.measures.inputs import check_pair, filled, orders
+from headtree.measures.orders import check_pair, filled, orders
 from headtree.questionnaire.organization import Organization
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.trees.tree import PartitionTree
 
 #: Pairs of scales with j + j' below this are left out: a few large folders say little about a slope.

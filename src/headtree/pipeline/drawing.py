@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from headtree.pipeline.workplace import Workplace
+from headtree.runs.folder import Workplace
 
 
 def draw(place: Workplace) -> None:
@@ -23,7 +23,7 @@ def draw(place: Workplace) -> None:
 
 def write_page(place: Workplace) -> None:
     """Write the page."""
-    from headtree.report.page import write_report
+    from headtree.report.page.document import write_report
 
     with place.whole(place.path / "report.html") as draft:
         write_report(place.run, draft)

@@ -9,14 +9,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from headtree.pipeline import arrays, drawing, optional, steps
-from headtree.pipeline.arrays import ArrayFile
-from headtree.pipeline.sensitivity import FILES as SENSITIVITY_FILES
-from headtree.pipeline.sensitivity import measure_sensitivity
+from headtree.pipeline import array_run as arrays
+from headtree.pipeline import drawing, optional, steps
+from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.sources import Source
-from headtree.pipeline.workplace import Workplace, reopened, workplace
 from headtree.questionnaire.settings import Questionnaire
-from headtree.runs.organization_data import questionnaire_to_dict
+from headtree.report.words.sensitivity_section import FILES as SENSITIVITY_FILES
+from headtree.report.words.sensitivity_section import measure_sensitivity
+from headtree.runs.folder import Workplace, reopened, workplace
+from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
 
 #: Told the name of each step and its seconds when it is done.

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headtree.errors import InvalidValueError
-from headtree.pipeline.models import ModelCapture
+from headtree.pipeline.model_source import ModelCapture
 from headtree.pipeline.sources import Capture
 from headtree.pipeline.steps import join_tables, write_section
-from headtree.pipeline.workplace import Workplace
-from headtree.runs.section import Section
+from headtree.runs.folder import Workplace
+from headtree.section import Section
 
 
 def measure_depth(place: Workplace, begin: Callable[[], Capture]) -> None:
     """Add relative residuals and paths by length to the layers' table, with a section and its figures."""
-    from headtree.depth.content import depth_content
+    from headtree.report.words.depth_section import depth_content
 
     ready = begin()
     if not isinstance(ready, ModelCapture):

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headtree.attention.files import load_tensor
-from headtree.attention.store import as_numpy
-from headtree.attention.tensor import AttentionTensor
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.load import load_tensor
+from headtree.tensor.store import as_numpy
 
 
 class Capture(Protocol):

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from headtree.measures.consensus import Consensus, consensus
-from headtree.measures.diagnostics import diagnostics
-from headtree.measures.diagnostics_content import diagnostics_content
+from headtree.measures.heads.diagnostics import diagnostics
 from headtree.pipeline import tables
 from headtree.pipeline.sources import Capture
-from headtree.pipeline.workplace import Workplace
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
+from headtree.report.words.diagnostics_section import diagnostics_content
 from headtree.runs.attention_data import read_attention, write_attention
-from headtree.runs.organization_data import questionnaire_from_dict, read_organization, write_organizations
-from headtree.runs.section import Section
+from headtree.runs.folder import Workplace
+from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
+from headtree.section import Section
 
 
 def capture(place: Workplace, begin: Callable[[], Capture]) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.errors import HeadtreeWarning
 from headtree.geometry.diffusion import diffusion_map
 from headtree.measures.consensus import Consensus
 from headtree.measures.entropy import head_entropy, network_entropy
-from headtree.measures.inputs import filled
 from headtree.measures.invariance import softmax_invariance
+from headtree.measures.orders import filled
 from headtree.measures.regularity import holder_exponent
 from headtree.measures.sparsity import sparsity
 from headtree.measures.stability import stability
 from headtree.questionnaire.organization import Organization, PerAxis
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.trees.tree import PartitionTree
 
 #: Heads, evenly spread, on which softmax invariance is measured: it takes three paraproducts a head.

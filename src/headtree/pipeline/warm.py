@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from headtree.attention.tensor import AttentionTensor
 from headtree.pipeline.make import Measures, make_run
 from headtree.pipeline.sources import TensorSource
+from headtree.tensor.attention_tensor import AttentionTensor
 
 
 def warm() -> None:

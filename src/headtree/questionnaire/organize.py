@@ -13,15 +13,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
-from headtree.attention.tensor import AttentionTensor
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.geometry.affinity import distance_affinity, initial_affinity
-from headtree.geometry.build import binary_tree_of, flexible_tree_of
 from headtree.geometry.diffusion import spectrum
 from headtree.geometry.emd import emd_matrix
+from headtree.geometry.grow_tree import binary_tree_of, flexible_tree_of
 from headtree.progress import progress
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
+from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from headtree.attention.store import as_numpy, blocks, chunk_shape
-from headtree.attention.stored_array import StoredArray
-from headtree.attention.tensor import AttentionTensor, HeadId
 from headtree.errors import InvalidValueError
-from headtree.runs.dataset import Variable, create, finish, open_group, put, texts
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.store import as_numpy, blocks, chunk_shape
+from headtree.tensor.stored_array import StoredArray
+from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put, texts
 
 FORMAT = "headtree.run.attention/1"
 _AXES = ("input", "head", "query", "key")

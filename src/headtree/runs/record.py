@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headtree.attention.paths import exists
+from headtree._files import exists
 from headtree.errors import InvalidValueError
 
 FORMAT = "headtree.run/1"

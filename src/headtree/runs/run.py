@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from headtree import _notebook
-from headtree.attention.paths import checked_path
-from headtree.attention.stored_array import StoredArray
-from headtree.attention.tensor import AttentionTensor
+from headtree._files import checked_path
 from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus
 from headtree.questionnaire.organization import Organization
 from headtree.runs.attention_data import read_attention
-from headtree.runs.dataset import open_group
 from headtree.runs.named import Each, Named, named_tree
-from headtree.runs.organization_data import read_consensus, read_organization
+from headtree.runs.organization_store import read_consensus, read_organization
 from headtree.runs.record import Record, read_record
-from headtree.runs.section import Section, read_section
+from headtree.section import Section, read_section
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.stored_array import StoredArray
+from headtree.tensor.zarr_dataset import open_group
 
 ARRAY_FORMAT = "headtree.run.array/1"
 

@@ -1,0 +1,123 @@
+from ._version import __version__
+from .bases.haar import HaarBasis
+from .bases.paraproduct import Paraproduct, paraproduct
+from .bases.tensor_haar import TensorHaarBasis
+from .depth.frozen_network import FrozenNetwork
+from .depth.paths import PathLengths, frozen_networks, path_lengths
+from .depth.residual import RankResidual, rank_residual
+from .errors import HeadtreeError, HeadtreeWarning
+from .geometry.diffusion import diffusion_map
+from .geometry.emd import tree_emd
+from .geometry.grow_tree import binary_tree, flexible_tree
+from .measures.agreement import TreeAgreement, tree_agreement
+from .measures.consensus import Consensus, consensus
+from .measures.entropy import Entropy, head_entropy, network_entropy
+from .measures.heads.diagnostics import Diagnostics, diagnostics
+from .measures.heads.induction import Induction, induction
+from .measures.heads.normalization import doubly_normalized
+from .measures.heads.relevance import Relevance, attention_relevance
+from .measures.heads.roles import Roles, head_roles
+from .measures.heads.rollout import attention_rollout
+from .measures.invariance import SoftmaxInvariance, softmax_invariance
+from .measures.overlap import overlap
+from .measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
+from .measures.sparsity import (
+    CompressionCurve,
+    Sparsity,
+    compress,
+    compression_curve,
+    denoise,
+    denoising_errors,
+    sparsity,
+)
+from .measures.stability import Stability, stability
+from .models.bundled.bundle import BundledNetwork, load_bundled
+from .models.graph.head_weights import HeadWeights, head_weights
+from .models.register import register_attention, unregister_attention
+from .models.view import capture
+from .questionnaire.organization import Organization
+from .questionnaire.organize import organize, organize_array
+from .questionnaire.settings import Questionnaire
+from .report.page.document import show, write_report
+from .report.words.folder_words import describe_folders
+from .runs.run import Run, open_run
+from .section import Section
+from .tensor.attention_tensor import AttentionTensor, HeadId
+from .tensor.load import load_tensor
+from .trees.compare import tree_distance
+from .trees.tree import PartitionTree
+
+__all__ = [
+    "AttentionTensor",
+    "BundledNetwork",
+    "CompressionCurve",
+    "Consensus",
+    "Diagnostics",
+    "Entropy",
+    "FrozenNetwork",
+    "HaarBasis",
+    "HeadId",
+    "HeadWeights",
+    "HeadtreeError",
+    "HeadtreeWarning",
+    "HolderExponent",
+    "Induction",
+    "Organization",
+    "Paraproduct",
+    "PartitionTree",
+    "PathLengths",
+    "Questionnaire",
+    "RankResidual",
+    "Regularity",
+    "Relevance",
+    "Roles",
+    "Run",
+    "Section",
+    "SoftmaxInvariance",
+    "Sparsity",
+    "Stability",
+    "TensorHaarBasis",
+    "TreeAgreement",
+    "__version__",
+    "attention_relevance",
+    "attention_rollout",
+    "binary_tree",
+    "capture",
+    "compress",
+    "compression_curve",
+    "consensus",
+    "denoise",
+    "denoising_errors",
+    "describe_folders",
+    "diagnostics",
+    "diffusion_map",
+    "doubly_normalized",
+    "flexible_tree",
+    "frozen_networks",
+    "head_entropy",
+    "head_roles",
+    "head_weights",
+    "holder_exponent",
+    "induction",
+    "load_bundled",
+    "load_tensor",
+    "network_entropy",
+    "open_run",
+    "organize",
+    "organize_array",
+    "overlap",
+    "paraproduct",
+    "path_lengths",
+    "rank_residual",
+    "register_attention",
+    "regularity",
+    "show",
+    "softmax_invariance",
+    "sparsity",
+    "stability",
+    "tree_agreement",
+    "tree_distance",
+    "tree_emd",
+    "unregister_attention",
+    "write_report",
+]

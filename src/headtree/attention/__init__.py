@@ -1,1 +1,0 @@
-"""What a network tensor is and where it comes from."""

@@ -1,0 +1,166 @@
+"""Sums over all products of folders of several trees, made in cache for a few folders at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree.geometry.kernels_cpu import BLOCK, folder_sums, padded_length
+from headtree.geometry.vector_intrinsics import LANES
+from headtree.trees.tree import Folders, PartitionTree
+
+#: Sums made at a time, over all slices: enough to keep all threads busy, few enough to stay in the cores' common
+#: cache (8 MiB of float32), and a bound on memory that does not grow with the array.
+_SUMS_AT_A_TIME = 1 << 21
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products of an outer folder, of the first tree, and of an inner one, of all the others together.
+
+    Outer folders are steps in post-order, so that unfinished sums stand on one path to the root. Inner folders
+    begin with the single leaves.
+    """
+
+    leaf: Int[np.ndarray, " outer"]  #: -1 for folders of several leaves
+    depth: Int[np.ndarray, " outer"]
+    is_first: Int[np.ndarray, " outer"]  #: whether the folder is the first of its siblings
+    outer_size: Int[np.ndarray, " outer"]
+    outer_weight: Float[np.ndarray, " outer"]
+    child: Int[np.ndarray, " edge"]  #: each inner folder stands as parent before it stands as child
+    parent: Int[np.ndarray, " edge"]
+    inner_size: Int[np.ndarray, " inner"]
+    inner_weight: Float[np.ndarray, " inner"]
+
+    @classmethod
+    def of(cls, trees: Sequence[PartitionTree], weights: Sequence[Float[np.ndarray, " folder"]]) -> Products:
+        """Products of the distinct folders of `trees`, each with its weight."""
+        steps, leaf, depth, is_first = _post_order(trees[0].distinct)
+        of_leaf = np.zeros(1, dtype=np.int64)
+        child = parent = np.zeros(0, dtype=np.int64)
+        size, weight = np.ones(1, dtype=np.int64), np.ones(1)
+        for tree, tree_weight in zip(trees[1:], weights[1:], strict=True):
+            of_leaf, child, parent = _times(len(size), of_leaf, child, parent, tree.distinct)
+            size = np.outer(size, tree.distinct.size).ravel()
+            weight = np.outer(weight, tree_weight).ravel()
+        is_single = np.zeros(len(size), dtype=bool)
+        is_single[of_leaf] = True
+        order = np.concatenate([of_leaf, np.flatnonzero(~is_single)])
+        number = np.argsort(order)
+        return cls(
+            leaf=leaf,
+            depth=depth,
+            is_first=is_first,
+            outer_size=trees[0].distinct.size[steps],
+            outer_weight=weights[0][steps],
+            child=number[child],
+            parent=number[parent],
+            inner_size=size[order],
+            inner_weight=weight[order],
+        )
+
+    def with_one_outer_leaf(self) -> Products:
+        """The inner folders alone, for an array with a single index along the outer axis."""
+        nothing, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+        return replace(self, leaf=nothing, depth=nothing, is_first=one, outer_size=one, outer_weight=np.ones(1))
+
+    def runs(self, n_slices: int) -> list[slice]:
+        """Steps to be made together."""
+        n_steps, n_inner = len(self.leaf), len(self.inner_size)
+        at_a_time = max(1, max(_SUMS_AT_A_TIME // n_slices, BLOCK) // n_inner)
+        return [slice(start, min(start + at_a_time, n_steps)) for start in range(0, n_steps, at_a_time)]
+
+
+class FolderSums:
+    """Sums of every slice of an array along one axis; runs of steps must come in order."""
+
+    def __init__(self, values: Float[Tensor, "..."], axis: int, products: Products, longest_run: int) -> None:
+        self._array = values.contiguous().view(-1).numpy()
+        self._n, self._strides, self._leaf_offsets = _offsets(tuple(values.shape), axis)
+        self._products = products
+        n_inner, n_bands = len(products.inner_size), (self._n + LANES - 1) // LANES
+        self._stack = np.zeros((n_bands, int(products.depth.max()) + 1, n_inner * LANES), self._array.dtype)
+        self._buffer = np.empty(self._n * padded_length(longest_run * n_inner), self._array.dtype)
+
+    def make(
+        self,
+        steps: slice,
+        outer_scale: Float[np.ndarray, " step"],
+        scale: Float[np.ndarray, "slice_or_1 step_or_1 inner"],
+    ) -> Float[np.ndarray, "slice feature"]:
+        """Sums times ``outer_scale * scale``, step by step and padded with zeros; the next run overwrites them."""
+        p, kind = self._products, self._array.dtype
+        n_features = len(outer_scale) * len(p.inner_size)
+        length = padded_length(n_features)
+        out = self._buffer[: self._n * length].reshape(self._n, length)
+        out[:, n_features:] = 0
+        folder_sums(
+            self._array,
+            self._strides,
+            self._leaf_offsets,
+            (p.leaf[steps], p.depth[steps], p.is_first[steps]),
+            (p.child, p.parent),
+            (outer_scale.astype(kind), np.ascontiguousarray(scale, dtype=kind)),
+            self._stack,
+            out,
+        )
+        return out
+
+
+def _post_order(
+    folders: Folders,
+) -> tuple[
+    Int[np.ndarray, " folder"], Int[np.ndarray, " folder"], Int[np.ndarray, " folder"], Int[np.ndarray, " folder"]
+]:
+    """Folders with children before parents, and their leaf (or -1), depth, and whether they are first siblings."""
+    depth = np.zeros(len(folders), dtype=np.int64)
+    for folder in range(1, len(folders)):
+        depth[folder] = depth[folders.parent[folder]] + 1
+    children, pointers = folders.children
+    order: list[int] = []
+    pending = [0]
+    while pending:  # a pre-order with children reversed, reversed, is a post-order
+        folder = pending.pop()
+        order.append(folder)
+        pending.extend(children[pointers[folder] : pointers[folder + 1]])
+    steps = np.array(order[::-1])
+    first_children = np.zeros(len(folders), dtype=np.int64)
+    first_children[children[pointers[:-1][np.diff(pointers) > 0]]] = 1
+    leaf = np.where(folders.is_leaf, folders.first_leaf, -1)
+    return steps, leaf[steps], depth[steps], first_children[steps]
+
+
+def _times(
+    n_products: int,
+    of_leaf: Int[np.ndarray, " inner_leaf"],
+    child: Int[np.ndarray, " edge"],
+    parent: Int[np.ndarray, " edge"],
+    folders: Folders,
+) -> tuple[Int[np.ndarray, " new_leaf"], Int[np.ndarray, " new_edge"], Int[np.ndarray, " new_edge"]]:
+    """Products with the folders of one more tree: down that tree first, and from its leaves down the others.
+
+    A product that is not a single entry is the sum of the products with the children of one of its factors, so
+    that several trees are walked as one. Children have larger numbers than their parents; edges fall by child.
+    """
+    n = len(folders)
+    every = np.arange(n_products)[:, None] * n
+    leaves = folders.of_leaf[None, :]
+    new_child = np.concatenate([(every + np.arange(1, n)).ravel(), (child[:, None] * n + leaves).ravel()])
+    new_parent = np.concatenate([(every + folders.parent[1:]).ravel(), (parent[:, None] * n + leaves).ravel()])
+    falling = np.argsort(-new_child, kind="stable")
+    return (of_leaf[:, None] * n + leaves).ravel(), new_child[falling], new_parent[falling]
+
+
+def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], Int[np.ndarray, " inner_leaf"]]:
+    """Number of slices, strides of slices and of the outer axis, and offsets of the inner leaves."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    outer, *inner = (i for i in range(len(shape)) if i != axis)
+    offsets = np.zeros(1, dtype=np.int64)
+    for i in inner:
+        offsets = (offsets[:, None] + np.arange(shape[i]) * strides[i]).ravel()
+    return shape[axis], (strides[axis], strides[outer]), offsets

@@ -1,0 +1,1 @@
+"""Measures of single heads and layers, from the interpretability literature."""

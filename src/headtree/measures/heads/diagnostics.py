@@ -1,0 +1,165 @@
+"""What each head and layer does, in words and numbers: the measures of many works side by side in two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from headtree.errors import InvalidTypeError
+from headtree.measures.heads.columns import Averages, Column, averages
+from headtree.measures.heads.from_model import ModelTables, model_tables
+from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
+from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.probabilities import checked_tensors
+from headtree.measures.heads.relevance import Target
+from headtree.measures.heads.roles import Roles, head_roles
+from headtree.measures.heads.rollout import rollout_columns
+from headtree.progress import progress
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """Measures of heads and layers, averaged over inputs; `measures.heads.glossary` says what each means."""
+
+    heads: DataFrame  #: a row per head: name, layer, head, the measures, the roles' shares, role
+    layers: DataFrame  #: a row per layer: layer, its own measures, means of its heads' measures, role of most heads
+    spread: DataFrame  #: standard deviation over inputs of the heads' measures; nan for a single input
+    missing: Mapping[str, str]  #: column -> why it has no value, or not for all
+    roles: Roles
+    n_inputs: int
+
+    def __repr__(self) -> str:
+        named = sum(bool(name) for name in self.roles.names)
+        return (
+            f"Diagnostics({len(self.heads)} heads in {len(self.layers)} layers on {self.n_inputs} inputs: "
+            f"{self.heads.shape[1]} columns of heads, {self.layers.shape[1]} of layers, {named} heads with a role, "
+            f"{len(self.missing)} columns missing or in part)"
+        )
+
+
+def diagnostics(
+    atts: AttentionTensor | Sequence[AttentionTensor],
+    *,
+    model: Any = None,
+    texts: Any = None,
+    images: Any = None,
+    inputs: Any = None,
+    target: Target = None,
+    delimiters: Collection[str] | None = None,
+    window: int = 4,
+    least: float = 0.4,
+    rng: int | np.random.Generator = 0,
+    **options: Any,
+) -> Diagnostics:
+    """Measure every head and layer of a network on one input or several.
+
+    Parameters
+    ----------
+    atts : AttentionTensor or sequence
+        The same heads on each input, scores or probabilities.
+    model : str, path or torch.nn.Module, optional
+        The model they were captured from, for what needs weights, activations and gradients.
+    texts, images, inputs, **options
+        What they were captured on, as `capture` takes it; needed with a model.
+    target : int or function, optional
+        Of which output `relevance` is, as in `attention_relevance`.
+    delimiters, window, least
+        As in `head_roles`.
+    rng : int or numpy Generator
+        Source of the random tokens of `induction`.
+    """
+    tensors = checked_tensors(atts)
+    roles = head_roles(tensors, delimiters=delimiters, window=window, least=least)
+    head_tables, layer_tables = _from_attention(tensors)
+    if model is not None:
+        from_model = _from_model(tensors, model, target, rng, texts=texts, images=images, inputs=inputs, **options)
+        head_tables = [a | b for a, b in zip(head_tables, from_model.heads, strict=True)]
+        layer_tables = [a | b for a, b in zip(layer_tables, from_model.layers, strict=True)]
+    elif options or any(given is not None for given in (texts, images, inputs, target)):
+        raise InvalidTypeError(
+            "texts, images, inputs, target and further options are for a model: pass model=… too"
+        )
+    of_heads, of_layers = averages(head_tables), averages(layer_tables)
+    heads = _heads_table(roles, {**of_heads.mean, **roles.share})
+    layers = _layers_table(heads, of_layers)
+    return Diagnostics(
+        heads=heads,
+        layers=layers,
+        spread=_spread_table(roles, {**of_heads.spread, **roles.spread}),
+        missing=_all_reasons(heads, layers, {**of_heads.missing, **roles.missing, **of_layers.missing}),
+        roles=roles,
+        n_inputs=len(tensors),
+    )
+
+
+def _from_attention(tensors: list[AttentionTensor]) -> tuple[list[dict[str, Column]], list[dict[str, Column]]]:
+    """What each input's attention alone says of heads and of layers."""
+    heads, layers = [], []
+    with progress("patterns of heads", len(tensors)) as step:
+        for i, att in enumerate(tensors):
+            heads.append(pattern_columns(att))
+            layers.append(rollout_columns(att))
+            step(f"input {i + 1} of {len(tensors)}")
+    return heads, layers
+
+
+def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng: Any, **given: Any) -> ModelTables:
+    from headtree.models.view import prepare
+
+    part = given.pop("part", tensors[0].provenance.get("part"))
+    return model_tables(tensors, prepare(model, kind="probs", part=part, **given), target, rng)
+
+
+def _all_reasons(heads: DataFrame, layers: DataFrame, known: dict[str, str]) -> Mapping[str, str]:
+    """A reason for every column that is defined and not there, or not for all rows."""
+    absent = [name for name in {**OF_HEADS, **OF_LAYERS} if name not in heads and name not in layers]
+    return MappingProxyType({**dict.fromkeys(absent, "needs the model: pass model=…"), **known})
+
+
+def _labels(heads: Sequence[HeadId]) -> dict[str, Any]:
+    return {
+        "name": [str(head) for head in heads],
+        "layer": [head.layer for head in heads],
+        "head": [head.head for head in heads],
+    }
+
+
+def _heads_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]]) -> DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(
+        {**_labels(roles.heads), **columns, "role": list(roles.names), "leaning": list(roles.leanings)}
+    )
+
+
+def _spread_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]]) -> DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({**_labels(roles.heads), **columns})
+
+
+def _layers_table(heads: DataFrame, of_layers: Averages) -> DataFrame:
+    """Measures of layers, then means over the layer's heads; the distance between heads is their diversity."""
+    import pandas as pd
+
+    groups = heads.groupby("layer", sort=True)
+    means = groups.mean(numeric_only=True).drop(columns="head")
+    means = means.rename(columns={"distance_to_layer": "head_diversity"})
+    own = pd.DataFrame(dict(of_layers.mean), index=means.index)
+    roles = groups["role"].agg(_most_frequent)
+    return pd.concat([groups.size().rename("n_heads"), own, means, roles], axis=1).reset_index()
+
+
+def _most_frequent(names: Any) -> str:
+    """The role of at least half of the heads, or ""."""
+    counts = names.value_counts()
+    return str(counts.index[0]) if 2 * int(counts.iloc[0]) >= len(names) else ""

@@ -1,0 +1,51 @@
+"""Doubly normalised attention: keys must be attended to as well, an optional transform before organizing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree import _checks
+from headtree.errors import InvalidTypeError
+from headtree.measures.heads.probabilities import HeadBlock, head_blocks
+from headtree.tensor.attention_tensor import AttentionTensor
+
+
+def doubly_normalized(att: AttentionTensor, n_iter: int = 1) -> AttentionTensor:
+    """Normalise over queries, then over keys, `n_iter` times (Ding et al. 2020; Sinkhorn and Knopp 1967).
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Scores, whose exponentials are normalised, or probabilities.
+    n_iter : int
+        1 is the attention of Ding et al.: afterwards the column sum of every key is at least 1 / number of keys.
+        More come nearer to doubly stochastic matrices, where the mask leaves any: under a causal mask the only one
+        is the identity, and more than one pass destroys what the head does.
+
+    Returns
+    -------
+    AttentionTensor
+        Probabilities whose rows sum to one, with the same mask; a sink takes no part.
+    """
+    if not isinstance(att, AttentionTensor):
+        raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
+    n_iter = _checks.at_least_one(n_iter, "n_iter")
+    att = att.load()
+    values = torch.cat([_normalized(block, n_iter) for block in head_blocks(att)])
+    about = {**att.provenance, "doubly_normalized": n_iter}
+    return replace(att, values=values, kind="probs", sinks=None, provenance=about)
+
+
+def _normalized(block: HeadBlock, n_iter: int) -> Float[Tensor, "head query key"]:
+    """In logarithms, so that scores of any size stay in range."""
+    logs = block.probs.log() if block.scores is None else block.scores
+    logs = logs.masked_fill(~block.allowed, -torch.inf)
+    for _ in range(n_iter):
+        for axis in (1, 2):
+            sums = torch.logsumexp(logs, dim=axis, keepdim=True)
+            logs = logs - torch.where(sums.isfinite(), sums, 0)  # a key that nobody attends to stays at zero
+    return logs.exp()

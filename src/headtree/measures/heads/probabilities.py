@@ -1,0 +1,138 @@
+"""A tensor's heads as probabilities, a block of heads at a time, with what is missing kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.attention_tensor import AttentionTensor
+
+#: Entries of a block, 8 MB in float32: a tensor on disk is never in memory as a whole, and what is made of a block
+#: stays near the caches.
+_ENTRIES = 2**21
+
+#: Rows may exceed one by the rounding of half precision.
+_ROW_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class HeadBlock:
+    """Some heads of one input after softmax.
+
+    A row is *present* if its query may attend to at least one key. Rows sum to one, or to less where an attention
+    sink takes its share.
+    """
+
+    probs: Float[Tensor, "head query key"]  #: 0 where missing
+    allowed: Bool[Tensor, "#head query key"]  #: one slice where all heads have the same mask
+    scores: Float[Tensor, "head query key"] | None  #: what entered softmax; None if only probabilities are known
+
+    @cached_property
+    def present(self) -> Bool[Tensor, "#head query"]:
+        """Queries that may attend to something."""
+        return self.allowed.any(dim=2)
+
+    @cached_property
+    def n_allowed(self) -> Float[Tensor, "#head query"]:
+        """How many keys each query may attend to."""
+        return self.allowed.sum(dim=2).to(self.probs.dtype)
+
+    @cached_property
+    def row_sums(self) -> Float[Tensor, "head query"]:
+        """Attention that each query pays."""
+        return self.probs.sum(dim=2)
+
+    @cached_property
+    def column_sums(self) -> Float[Tensor, "head key"]:
+        """Attention that each key gets."""
+        return self.probs.sum(dim=1, dtype=torch.float64)
+
+    def mean_over_rows(
+        self, values: Float[Tensor, "head query"], rows: Bool[Tensor, "#head query"] | None = None
+    ) -> Float[Tensor, " head"]:
+        """Mean over the present rows, or over these; nan for a head that has none."""
+        rows = self.present if rows is None else rows
+        sums = torch.where(rows, values, 0).double().sum(dim=1)
+        return sums / rows.sum(dim=1)
+
+
+def head_blocks(att: AttentionTensor) -> Iterator[HeadBlock]:
+    """The heads of a tensor, as many at a time as fit into some tens of megabytes with what is made of them."""
+    n_heads, n_queries, n_keys = att.shape
+    step = max(1, _ENTRIES // (n_queries * n_keys))
+    for start in range(0, n_heads, step):
+        yield head_block(att, slice(start, min(start + step, n_heads)))
+
+
+def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None)) -> HeadBlock:
+    """Heads of a tensor of scores through softmax, or of a tensor of probabilities as they are."""
+    values = att.block(heads=heads, queries=queries)
+    allowed = _allowed(att, heads, queries)
+    values = values.masked_fill(~allowed, 0)
+    if not torch.isfinite(values).all():
+        raise InvalidValueError(
+            "att.values must be finite where they are not masked, got NaN or infinite entries; mask them"
+        )
+    if att.kind == "probs":
+        _check_probs(values)
+        return HeadBlock(values, allowed, None)
+    scores = values.masked_fill(~allowed, -torch.inf)
+    if att.sinks is not None:
+        sinks = att.sinks[heads].to(scores)[:, None, None].expand(-1, scores.shape[1], 1)
+        probs = torch.softmax(torch.cat([scores, sinks], dim=2), dim=2)[..., :-1]
+    else:
+        probs = torch.softmax(scores, dim=2)
+    return HeadBlock(probs.masked_fill(~allowed, 0), allowed, values)
+
+
+def checked_tensors(atts: Any) -> list[AttentionTensor]:
+    """One tensor or several of the same heads, as a list."""
+    tensors = [atts] if isinstance(atts, AttentionTensor) else atts
+    try:
+        tensors = list(tensors)
+    except TypeError:
+        tensors = [tensors]
+    for att in tensors:
+        if not isinstance(att, AttentionTensor):
+            raise InvalidTypeError(
+                f"atts must be an AttentionTensor or several, one for each input, got {type(att).__name__}; wrap "
+                "an array with AttentionTensor.from_array"
+            )
+    if not tensors:
+        raise InvalidValueError("atts must hold at least one AttentionTensor, got none")
+    if len({att.heads for att in tensors}) > 1:
+        raise InvalidValueError("atts must have the same heads on every input; capture the same network")
+    return tensors
+
+
+def _allowed(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor, "#head query key"]:
+    n_queries, n_keys = att.shape[1:]
+    if att.mask is None:
+        return torch.ones(1, len(range(n_queries)[queries]), n_keys, dtype=torch.bool)
+    if isinstance(att.mask, Tensor) and att.mask.stride(0) == 0:
+        return ~att.mask[:1, queries]  # one mask for all heads
+    return ~torch.as_tensor(att.mask[heads, queries])
+
+
+def by_queries(att: AttentionTensor, heads: slice) -> Iterator[slice]:
+    """Ranges of queries, so that these heads fit into memory for that many."""
+    n_heads, n_queries = len(range(att.shape[0])[heads]), att.shape[1]
+    step = max(1, _ENTRIES // (n_heads * att.shape[2]))
+    for start in range(0, n_queries, step):
+        yield slice(start, min(start + step, n_queries))
+
+
+def _check_probs(values: Float[Tensor, "head query key"]) -> None:
+    low, high = float(values.min()), float(values.sum(dim=2).max())
+    if low < 0 or high > 1 + _ROW_TOLERANCE:
+        raise InvalidValueError(
+            "att.values must be probabilities, as kind='probs' says: not negative, rows that sum to at most one; "
+            f"got a smallest entry of {low:.3g} and a largest sum of {high:.3g}; of scores, say kind='scores'"
+        )

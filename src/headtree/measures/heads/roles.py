@@ -1,0 +1,198 @@
+"""The roles people name heads by: how much attention goes to the previous token, to delimiters, along a row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headtree import _checks
+from headtree.errors import InvalidValueError
+from headtree.measures.heads.columns import Averages, Column, averages
+from headtree.measures.heads.probabilities import HeadBlock, checked_tensors, head_blocks
+from headtree.measures.heads.token_relations import relations
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+
+#: In words; a head is named after the first kind if it can be, because the second kind contains it.
+NARROW = {
+    "previous_token": "previous token",
+    "same_token": "same token",
+    "next_token": "next token",
+    "first_token": "first token",
+    "class_token": "class token",
+    "delimiters": "delimiters",
+    "earlier_copies": "earlier copies",
+}
+BROAD = {
+    "neighbours": "neighbours",
+    "same_row": "same row",
+    "same_column": "same column",
+    "nearby_tokens": "nearby tokens",
+}
+WORDS = {**NARROW, **BROAD}
+
+#: Standard deviations of the shuffled share by which a head must exceed it: no head of noise does.
+_CLEARLY = 4.0
+
+#: Excess from which a head leans to a role that it is not named after, and how many times chance its share must be.
+_LEANING, _TIMES = 0.1, 3.0
+
+#: Queries on which a role must be possible, or a single repeated word would make a head of repeated words.
+_FEWEST = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Roles:
+    """Share of every head's attention in every role, beside what shuffled attention would have.
+
+    Shares are means over the queries that can choose: for which some allowed keys are in the role and others not.
+    Shuffling each row's weights among its allowed keys gives a share known in closed form, its mean `chance` and
+    its standard deviation, from which `score` counts.
+    """
+
+    heads: tuple[HeadId, ...]
+    share: dict[str, Float[np.ndarray, " head"]]  #: mean over inputs; a role that exists on no input is left out
+    chance: dict[str, Float[np.ndarray, " head"]]
+    score: dict[str, Float[np.ndarray, " head"]]  #: (share - chance) / standard deviation of the shuffled share
+    n_queries: dict[str, Float[np.ndarray, " head"]]  #: queries that can choose, mean over inputs
+    spread: dict[str, Float[np.ndarray, " head"]]  #: standard deviation of the share over inputs
+    missing: dict[str, str]  #: why a role has no share, on some heads or inputs or on all
+    least: float
+
+    @property
+    def excess(self) -> dict[str, Float[np.ndarray, " head"]]:
+        """(share - chance) / (1 - chance): 1 if all attention is in the role, 0 if no more than by chance."""
+        return {name: (share - self.chance[name]) / (1 - self.chance[name]) for name, share in self.share.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The role of each head in words, "" for a head that has none.
+
+        That of the largest excess among the narrow roles, else among the broad ones (rows, columns, neighbours,
+        nearby tokens), if it is at least `least`, four standard deviations above chance, and seen on three queries
+        of an input.
+        """
+        return self._named(self.least, 1.0)
+
+    @property
+    def leanings(self) -> tuple[str, ...]:
+        """The role of each head, or that to which it leans: an excess of 0.1 and a share of three times chance.
+
+        Clear beside shuffled attention, but not what most of the head's attention does. "" for a head without.
+        """
+        leaning = self._named(min(self.least, _LEANING), _TIMES)
+        return tuple(name or other for name, other in zip(self.names, leaning, strict=True))
+
+    def _named(self, least: float, times: float) -> tuple[str, ...]:
+        excess = self.excess
+        result = [""] * len(self.heads)
+        for kind in (BROAD, NARROW):
+            known = [name for name in kind if name in excess]
+            for head in range(len(self.heads)):
+                clear = [
+                    (float(excess[name][head]), kind[name])
+                    for name in known
+                    if excess[name][head] >= least
+                    and self.share[name][head] >= times * self.chance[name][head]
+                    and self.score[name][head] >= _CLEARLY
+                    and self.n_queries[name][head] >= _FEWEST
+                ]
+                result[head] = max(clear, key=lambda pair: pair[0])[1] if clear else result[head]
+        return tuple(result)
+
+
+def head_roles(
+    atts: AttentionTensor | Any,
+    *,
+    delimiters: Collection[str] | None = None,
+    window: int = 4,
+    least: float = 0.4,
+) -> Roles:
+    """Measure the roles of every head on one input or several.
+
+    Parameters
+    ----------
+    atts : AttentionTensor or sequence
+        The same heads on each input; scores go through softmax first.
+    delimiters : collection of str, optional
+        Tokens that count as delimiters; punctuation, line ends and special tokens without it.
+    window : int
+        How far nearby tokens may be.
+    least : float
+        Excess from which a head is named after a role.
+    """
+    tensors = checked_tensors(atts)
+    if not 0 < _checks.finite_number(least, "least") <= 1:
+        raise InvalidValueError(f"least must be greater than 0 and at most 1, got {least}")
+    tables = [_role_tables(att, delimiters, window) for att in tensors]
+    share, chance, variance, n_queries = (averages([table[i] for table in tables]) for i in range(4))
+    return Roles(
+        heads=tensors[0].heads,
+        share=share.mean,
+        chance=chance.mean,
+        score={name: _score(name, share, chance, variance, tables) for name in share.mean},
+        n_queries=n_queries.mean,
+        spread=share.spread,
+        missing=share.missing,
+        least=float(least),
+    )
+
+
+def _score(
+    name: str, share: Averages, chance: Averages, variance: Averages, tables: list[Any]
+) -> Float[np.ndarray, " head"]:
+    """Standard deviations between share and chance, of the mean over inputs."""
+    n_inputs = sum(~np.isnan(table[0][name].values) for table in tables)
+    deviation = np.sqrt(variance.mean[name] / np.maximum(n_inputs, 1))
+    above = share.mean[name] - chance.mean[name]
+    return np.asarray(np.divide(above, deviation, out=np.zeros(len(above)), where=deviation > 1e-12))
+
+
+def _role_tables(
+    att: AttentionTensor, delimiters: Collection[str] | None, window: int
+) -> tuple[dict[str, Column], ...]:
+    """Share, chance, variance of the shuffled share and number of queries of each role on one input."""
+    known = relations(att, delimiters=delimiters, window=window)
+    n_heads = len(att.heads)
+    reasons = {name: reason for name, reason in known.items() if isinstance(reason, str)}
+    here = {name: relation for name, relation in known.items() if not isinstance(relation, str)}
+    masks = torch.from_numpy(np.stack(list(here.values())))
+    parts = [_shares(block, masks) for block in head_blocks(att)]
+    columns = [torch.cat([part[i] for part in parts]).numpy() for i in range(4)]
+    why = "no query may attend to such a key and to another"
+    result: list[dict[str, Column]] = []
+    for values in columns:
+        table = {name: Column(values[:, i], why) for i, name in enumerate(here)}
+        table |= {name: Column.missing(n_heads, reason) for name, reason in reasons.items()}
+        result.append({name: table[name] for name in known})
+    return tuple(result)
+
+
+def _shares(block: HeadBlock, masks: Bool[Tensor, "role query key"]) -> tuple[Float[Tensor, "head role"], ...]:
+    """Mean over the queries that can choose of a head's share in each role, mean and variance of the shuffled one.
+
+    And how many queries can choose.
+
+    A row of n weights with sum t and variance s², shuffled, puts t·m/n on m of its places, with variance
+    m (1 - m/n) s²: drawing m without replacement.
+    """
+    weights = masks.to(block.probs.dtype)
+    share = torch.einsum("hqk,rqk->hrq", block.probs, weights)
+    m = torch.einsum("hqk,rqk->hrq", block.allowed.to(block.probs.dtype), weights)
+    n = block.n_allowed[:, None]
+    total = block.probs.sum(dim=2)[:, None]
+    squares = (block.probs * block.probs).sum(dim=2)[:, None]
+    variance = ((squares - total**2 / n.clamp(min=1)) / (n - 1).clamp(min=1)).clamp(min=0)
+    rows = (m > 0) & (m < n)
+    n_rows = rows.sum(dim=2)
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(rows, values, 0).double().sum(dim=2) / n_rows
+
+    shuffled = mean(m * (1 - m / n.clamp(min=1)) * variance) / n_rows
+    return mean(share), mean(total * m / n.clamp(min=1)), shuffled, n_rows.double().expand_as(shuffled)

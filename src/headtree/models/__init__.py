@@ -1,0 +1,1 @@
+"""Models one can look into: the only package that knows transformers."""

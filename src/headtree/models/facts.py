@@ -1,0 +1,143 @@
+"""What a model's configuration says about it: its context, image size, special tokens and embeddings."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def select_tower(model: nn.Module, modality: str) -> nn.Module:
+    """Of a model with one tower for text and one for images (CLIP), the one that reads this input."""
+    if not (hasattr(model, "get_text_features") and hasattr(model, "get_image_features")):
+        return model
+    tower = getattr(model, {"texts": "text_model", "images": "vision_model"}.get(modality, ""), None)
+    return tower if isinstance(tower, nn.Module) else model
+
+
+def config_of(model: nn.Module) -> Any:
+    """The transformers configuration, or None for other modules."""
+    config = getattr(model, "config", None)
+    return config if hasattr(config, "model_type") else None
+
+
+def text_config(config: Any) -> Any:
+    """The part of a configuration that describes the reading of text."""
+    try:
+        return config.get_text_config(encoder=True) if config.is_encoder_decoder else config.get_text_config()
+    except (AttributeError, ValueError, TypeError):
+        return config
+
+
+def context_length(model: nn.Module) -> int | None:
+    """How many tokens the model was made for; None where positions are relative and have no end."""
+    config = config_of(model)
+    if config is None:
+        return None
+    config = text_config(config)
+    if getattr(config, "alibi", False) or getattr(config, "position_embedding_type", "") == "relative_key":
+        return None
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int) or length < 1:
+        return None
+    # RoBERTa and its kin number positions after the padding index, and have that many fewer places
+    for name, module in model.named_modules():
+        is_table = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+        padding = getattr(module, "padding_idx", None)
+        if is_table and isinstance(padding, int) and module.num_embeddings == length:
+            return length - padding - 1
+    return length
+
+
+def image_shape(model: nn.Module) -> tuple[int, int, int] | None:
+    """Channels, height and width a vision model is made for, as far as its configuration says."""
+    config = config_of(model)
+    config = getattr(config, "vision_config", None) or config
+    size = getattr(config, "image_size", None)
+    if size is None:
+        return None
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return int(getattr(config, "num_channels", 3)), int(height), int(width)
+
+
+def patch_labels(model: nn.Module, pixels: tuple[int, int], n_tokens: int) -> list[str]:
+    """Names of an image's tokens: "class", "register0", … first, then patches by row and column, "r3c5"."""
+    config = config_of(model)
+    config = getattr(config, "vision_config", None) or config
+    patch = getattr(config, "patch_size", None)
+    if patch is None:
+        return [str(i) for i in range(n_tokens)]
+    height, width = patch if isinstance(patch, list | tuple) else (patch, patch)
+    rows, columns = pixels[0] // int(height), pixels[1] // int(width)
+    n_extra = n_tokens - rows * columns
+    if n_extra < 0 or rows * columns == 0:
+        return [str(i) for i in range(n_tokens)]
+    second = ["distillation"] if getattr(config, "model_type", "") == "deit" and n_extra > 1 else []
+    extra = (["class", *second] + [f"register{i}" for i in range(n_extra)])[:n_extra]
+    return extra + [f"r{row}c{column}" for row in range(rows) for column in range(columns)]
+
+
+def accepts(model: nn.Module, argument: str) -> bool:
+    """Whether the model's forward takes this argument."""
+    parameters = inspect.signature(model.forward).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return argument in parameters or (takes_any and config_of(model) is not None)
+
+
+def is_encoder_decoder(model: nn.Module) -> bool:
+    """Whether the whole model reads one sequence and writes another."""
+    return bool(getattr(config_of(model), "is_encoder_decoder", False)) and accepts(model, "decoder_input_ids")
+
+
+def decoder_start(model: nn.Module) -> int:
+    """The token a decoder begins with."""
+    config = config_of(model)
+    for source in (config, getattr(model, "generation_config", None), text_config(config)):
+        for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+            token = getattr(source, name, None)
+            if isinstance(token, int):
+                return token
+    return 0
+
+
+def token_embedding(model: nn.Module) -> nn.Embedding | None:
+    """The table that tokens are looked up in: what transformers says, or the largest there is."""
+    if config_of(model) is not None and getattr(model, "main_input_name", "input_ids") != "input_ids":
+        return None
+    table = _asked(model, "get_input_embeddings")
+    if isinstance(table, nn.Embedding):
+        return table
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return max(tables, key=lambda table: table.num_embeddings, default=None)
+
+
+def _asked(model: nn.Module, method: str) -> Any:
+    """What a method of transformers' models answers; None where there is none."""
+    function: Any = getattr(model, method, None)
+    try:
+        return function() if callable(function) else None
+    except (NotImplementedError, AttributeError):
+        return None
+
+
+def special_tokens(model: nn.Module) -> set[int]:
+    """Tokens with a meaning of their own, as far as the configuration names them."""
+    config = text_config(config_of(model))
+    names = [name for name in dir(config) if name.endswith("_token_id")]
+    return {value for name in names if isinstance(value := getattr(config, name, None), int)}
+
+
+def unembedding(model: nn.Module) -> Tensor | None:
+    """The matrix (word, width) that turns the last states into logits; None if the model does not say.
+
+    A model without its language-model head is taken to use its embedding, if its configuration ties the two.
+    """
+    if isinstance(own := getattr(model, "unembedding", None), Tensor):
+        return own.detach()
+    if isinstance(weight := getattr(_asked(model, "get_output_embeddings"), "weight", None), Tensor):
+        return weight.detach()
+    table = token_embedding(model)
+    if table is not None and getattr(text_config(config_of(model)), "tie_word_embeddings", False):
+        return table.weight.detach()
+    return None

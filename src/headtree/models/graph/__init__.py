@@ -1,0 +1,1 @@
+"""A forward pass as a graph of operations, and what is read off it."""

@@ -1,0 +1,321 @@
+"""One forward pass as a graph: which operation made which value, of what, and inside which module.
+
+The operations are torch's own (aten), below every way of writing them: a linear layer, GPT-2's Conv1D and an einsum
+are all a product with a parameter, and all attention is a softmax between two products. So a model's parts can be
+told by what they do, and nothing here knows a model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from headtree.models.inputs import ModelInput
+from headtree.models.watching.probe import arguments, tensors_of
+
+aten = torch.ops.aten
+
+#: Products of matrices, and which of their arguments are the two factors.
+PRODUCTS = {
+    aten.mm.default: (0, 1),
+    aten.bmm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.baddbmm.default: (1, 2),
+}
+SOFTMAX = (aten._softmax.default, aten._safe_softmax.default)
+
+
+class Place(NamedTuple):
+    """Where in a model's code an operation is: found again on any other input."""
+
+    module: str  #: path of the innermost module that was running
+    call: int  #: how often this module had been called before
+    op: str
+    nth: int  #: how often that call had run this operation before
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value of the graph: an output of a node."""
+
+    node: int
+    output: int = 0
+
+
+@dataclass(eq=False)
+class Node:
+    """One operation, or a value that came from outside."""
+
+    index: int
+    op: Any  #: None for a value that came from outside
+    args: tuple[Any, ...]  #: with Ref in place of tensors
+    kwargs: dict[str, Any]
+    inputs: tuple[Ref, ...]
+    ancestors: int  #: bit set of the nodes it depends on, itself included
+    is_activation: bool  #: a number computed from what the model reads, not from weights and positions alone
+    place: Place | None
+    values: tuple[Tensor, ...] = ()
+
+
+@dataclass(eq=False)
+class Graph:
+    """All operations of a forward pass, in order."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def value(self, ref: Ref) -> Tensor:
+        """The tensor as it was when made."""
+        return self.nodes[ref.node].values[ref.output]
+
+    def node(self, ref: Ref) -> Node:
+        """The operation that made it."""
+        return self.nodes[ref.node]
+
+    def depends(self, later: Ref | int, earlier: Ref | int) -> bool:
+        """Whether a value was computed from another, or is it."""
+        at = earlier.node if isinstance(earlier, Ref) else earlier
+        return bool(self.nodes[later.node if isinstance(later, Ref) else later].ancestors >> at & 1)
+
+    def users(self) -> list[list[int]]:
+        """For every node, the nodes that read it."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for node in self.nodes:
+            for at in dict.fromkeys(ref.node for ref in node.inputs):
+                found[at].append(node.index)
+        return found
+
+    def factors(self, node: Node) -> tuple[Ref, Ref] | None:
+        """The two sides of a product, None for other operations."""
+        if node.op not in PRODUCTS:
+            return None
+        left, right = (node.args[i] for i in PRODUCTS[node.op])
+        return left, right
+
+    def replay(self, start: Mapping[Ref, Tensor], target: Ref) -> Tensor:
+        """The value that `target` would have had with other values in some places; autograd may watch."""
+        known: dict[Ref, Tensor] = dict(start)
+        first = min(ref.node for ref in start)
+        for node in self.nodes[first : target.node + 1]:
+            changed = any(ref in known for ref in node.inputs)
+            if not changed or Ref(node.index) in start or not self.depends(target, node.index):
+                continue
+            args, kwargs = tree_map_only(
+                Ref, lambda ref: known[ref] if ref in known else self.value(ref), (node.args, node.kwargs)
+            )
+            if node.op._schema.is_mutable:
+                args = (args[0].clone(), *args[1:])
+            result = node.op(*args, **kwargs)
+            for i, value in enumerate(result if isinstance(result, tuple | list) else (result,)):
+                known[Ref(node.index, i)] = value
+        return known[target] if target in known else self.value(target)
+
+
+class Frames:
+    """Which module is running, and how often it has been called."""
+
+    def __init__(self, model: nn.Module, keeps_outputs: bool = False) -> None:
+        self.model, self.keeps_outputs = model, keeps_outputs
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.calls: dict[str, int] = {}
+        self.outputs: dict[tuple[str, int], Tensor] = {}  # the first tensor that each call returned
+        self.stack: list[tuple[str, int, dict[str, int]]] = [("", -1, {})]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hook every module of the model."""
+        handles = []
+        for module in self.model.modules():
+            handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+            handles.append(module.register_forward_hook(self._leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        name = self.names.get(id(module), type(module).__name__)
+        call = self.calls[name] = self.calls.get(name, -1) + 1
+        self.stack.append((name, call, {}))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if len(self.stack) == 1:
+            return
+        name, call, _ = self.stack.pop()
+        answer = next(tensors_of(output), None)
+        if answer is not None and self.keeps_outputs:
+            self.outputs[name, call] = answer
+
+    def place(self, op: Any) -> Place:
+        """Where the next operation is; each call counts it."""
+        module, call, counts = self.stack[-1]
+        nth = counts[str(op)] = counts.get(str(op), -1) + 1
+        return Place(module, call, str(op), nth)
+
+
+class Recorder(TorchDispatchMode):
+    """Writes every operation into a graph while it is active."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        read: Sequence[tuple[str, Tensor]],
+        kept: Mapping[Place, int],
+        idle: Collection[Place],
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.frames, self.graph, self.kept, self.idle = frames, Graph(), kept, idle
+        self.refs: Any = WeakIdKeyDictionary()
+        self.read: Any = WeakIdKeyDictionary()
+        for name, tensor in read:
+            self.read[tensor] = name
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        place = self.frames.place(func)
+        kwargs = kwargs or {}
+        inputs: list[Ref] = []
+
+        def ref_of(tensor: Tensor) -> Ref:
+            inputs.append(self._ref(tensor))
+            return inputs[-1]
+
+        ref_args, ref_kwargs = tree_map_only(Tensor, ref_of, (args, kwargs))
+        if func._schema.is_mutable and inputs and isinstance(args[0], Tensor):
+            self._keep_old_value(inputs[0], args[0])
+        if place in self.kept:
+            result = one_side(func, args, self.kept[place])
+            side = ref_args[self.kept[place]]
+            func, ref_args, ref_kwargs, inputs = aten.clone.default, (side,), {}, [side]
+        elif place in self.idle:
+            result = empty_product(func, args)
+        else:
+            result = func(*args, **kwargs)
+        outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
+        if any(isinstance(value, Tensor) for value in outputs):
+            node = self._add(func, ref_args, ref_kwargs, tuple(inputs), place, outputs)
+            for i, value in enumerate(outputs):
+                if isinstance(value, Tensor):
+                    self.refs[value] = Ref(node.index, i)
+        return result
+
+    def _keep_old_value(self, ref: Ref, tensor: Tensor) -> None:
+        """What is about to be overwritten stays known as it was."""
+        node = self.graph.node(ref)
+        kept = list(node.values)
+        kept[ref.output] = tensor.clone()
+        node.values = tuple(kept)
+
+    def _ref(self, tensor: Tensor) -> Ref:
+        if tensor not in self.refs:
+            node = self._add(None, (), {}, (), None, (tensor,))
+            name = self.read.get(tensor)
+            # masks are read too, but what is computed from them alone says where to look, not what is there
+            node.is_activation = name is not None and tensor.is_floating_point() and "mask" not in name
+            self.refs[tensor] = Ref(node.index)
+        found: Ref = self.refs[tensor]
+        return found
+
+    def _add(
+        self, op: Any, args: Any, kwargs: Any, inputs: tuple[Ref, ...], place: Place | None, values: tuple[Any, ...]
+    ) -> Node:
+        nodes = self.graph.nodes
+        index = len(nodes)
+        ancestors = 1 << index
+        for ref in inputs:
+            ancestors |= nodes[ref.node].ancestors
+        is_activation = any(nodes[ref.node].is_activation for ref in inputs) or self._is_lookup(op, inputs)
+        node = Node(index, op, args, kwargs, inputs, ancestors, is_activation, place, values)
+        nodes.append(node)
+        return node
+
+    def _is_lookup(self, op: Any, inputs: tuple[Ref, ...]) -> bool:
+        """Whether rows of a table are taken by tokens that the model reads."""
+        if op not in (aten.embedding.default, aten.index.Tensor, aten.index_select.default):
+            return False
+        nodes = self.graph.nodes
+        return any(
+            nodes[at].op is None and nodes[at].values[0] in self.read
+            for ref in inputs[1:]
+            for at in _bits(nodes[ref.node].ancestors)
+        )
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """No gradients, and attention as products and a softmax instead of one kernel."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The graph of one forward pass and what its modules returned."""
+
+    graph: Graph
+    modules: Mapping[tuple[str, int], Ref]  #: (path, number of the call) → the first tensor it returned
+
+
+def trace(
+    model: nn.Module,
+    item: ModelInput,
+    kept: Mapping[Place, int] | None = None,
+    idle: Collection[Place] = frozenset(),
+) -> Trace:
+    """Run the model on one input and write down everything it does.
+
+    Parameters
+    ----------
+    model : module
+        In evaluation mode.
+    item : ModelInput
+        One input.
+    kept : mapping, optional
+        Additions of which only one side counts, and which: what is added on the other side is cancelled.
+    idle : collection of Place, optional
+        Products that are not computed, because nothing needs them then.
+    """
+    args, kwargs = arguments(model, [item])
+    frames = Frames(model, keeps_outputs=True)
+    read = [("", value) for value in args if isinstance(value, Tensor)]
+    read += [(name, value) for name, value in kwargs.items() if isinstance(value, Tensor)]
+    recorder = Recorder(frames, read, kept or {}, idle)
+    with unfused(), frames.watching(), recorder:
+        model(*args, **kwargs)
+    modules = {key: recorder.refs[tensor] for key, tensor in frames.outputs.items() if tensor in recorder.refs}
+    return Trace(recorder.graph, modules)
+
+
+def empty_product(func: Any, args: tuple[Any, ...]) -> Tensor:
+    """Zeros in the shape of a product that nothing needs."""
+    left, right = (args[i] for i in PRODUCTS[func])
+    zeros: Tensor = left.new_zeros((*left.shape[:-1], right.shape[-1]))
+    return zeros
+
+
+def one_side(func: Any, args: tuple[Any, ...], kept: int) -> Tensor:
+    """What an addition gives if only one of its sides counts."""
+    value: Tensor = args[kept].to(torch.result_type(args[0], args[1])).expand_as(args[0]).clone()
+    return args[0].copy_(value) if func._schema.is_mutable else value

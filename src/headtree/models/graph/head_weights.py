@@ -1,0 +1,239 @@
+"""The matrices of every attention head, W_Q, W_K, W_V and W_O, whatever the model's code calls and joins them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtree.errors import InvalidValueError
+from headtree.models.graph.attention_calls import TracedSite, matched_sites
+from headtree.models.graph.forward_graph import Graph, Node, Ref, aten, trace
+from headtree.models.view import prepare
+from headtree.models.watching.collect import CaptureJob, on_device
+from headtree.models.watching.probe import settled
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """The matrices of one attention call's heads, acting on rows: ``queries of head h = x @ query[h]``.
+
+    Biases, rotary positions, norms of queries and keys, and the scale of the scores are not in them. Heads that
+    share keys and values (grouped queries) have equal matrices.
+    """
+
+    name: str  #: path of the attention module
+    layer: int  #: among the calls of its part, as in `AttentionTensor.heads`
+    is_cross: bool
+    query: Float[Tensor, "head width feature"]
+    key: Float[Tensor, "head key_width feature"]
+    value: Float[Tensor, "head key_width value_feature"]
+    output: Float[Tensor, "head value_feature out_width"]
+
+    @property
+    def qk(self) -> Float[Tensor, "head width key_width"]:
+        """W_Q W_Kᵀ of every head: ``scores ∝ x @ qk[h] @ y.T`` where nothing else enters them."""
+        return self.query @ self.key.mT
+
+    @property
+    def ov(self) -> Float[Tensor, "head key_width out_width"]:
+        """W_V W_O of every head: ``contribution = probs[h] @ y @ ov[h]``."""
+        return self.value @ self.output
+
+
+def head_weights(
+    model: Any,
+    inputs: Any = None,
+    *,
+    texts: Any = None,
+    images: Any = None,
+    part: str | None = None,
+    **options: Any,
+) -> list[HeadWeights]:
+    """The matrices of every head of a model, one `HeadWeights` per layer.
+
+    The model runs once on the first input, and each head's features are followed through its code: fused, grouped,
+    interleaved and transposed projections come out alike.
+
+    Parameters
+    ----------
+    model, inputs, texts, images, part, **options
+        As `headtree.capture` takes them.
+    """
+    job = prepare(model, inputs=inputs, texts=texts, images=images, part=part, kind="probs", **options)
+    with on_device(job.model, job.device), settled(job.model):
+        return weights_of(job)
+
+
+def weights_of(job: CaptureJob) -> list[HeadWeights]:
+    """The matrices of the heads that a capture would collect."""
+    traced = trace(job.model, job.plan.probe)
+    sites = matched_sites(traced, job.plan.sites, type(job.model).__name__)
+    chosen = [(job.plan.sites[i], sites[i]) for i in job.selection.sites]
+    other = next((site for site in sites if site.softmax is None), None)
+    if other is not None:
+        raise InvalidValueError(
+            f"the attention of {other.module or 'the model'} was registered, so that its weights are not known: "
+            "they are found where a softmax stands between products of queries, keys and values"
+        )
+    finder = _Finder(traced.graph, sites)
+    return [
+        HeadWeights(known.name, layer, known.is_cross, *finder.matrices(site))
+        for layer, (known, site) in enumerate(chosen)
+    ]
+
+
+class _Finder:
+    """Follows heads through a traced forward pass."""
+
+    def __init__(self, graph: Graph, sites: list[TracedSite]) -> None:
+        self.graph, self.users = graph, graph.users()
+        self.incoming = {
+            node.index
+            for site in sites
+            for ref in (site.query, site.key, site.value)
+            for node, _, _ in self._before(ref)
+        }
+
+    def matrices(self, site: TracedSite) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """W_Q, W_K, W_V and W_O of a call."""
+        query = self._incoming(site, site.query, "queries")
+        key = self._incoming(site, site.key, "keys", is_transposed=True)
+        value = self._incoming(site, site.value, "values")
+        return query, key, value, self._outgoing(site)
+
+    def _incoming(
+        self, site: TracedSite, target: Ref, what: str, is_transposed: bool = False
+    ) -> Float[Tensor, "head width feature"]:
+        """The columns of a projection that each head reads."""
+        found = self._before(target)
+        if len(found) != 1:
+            raise InvalidValueError(
+                f"the {what} of {site.module or 'the model'} come from {len(found)} projections, so that no single "
+                "matrix makes them; merge adapters into the weights first"
+            )
+        node, matrix, axis = found[0]
+        heads = _layout(self.graph, Ref(node.index), axis, target, is_transposed)
+        return torch.stack([matrix[:, features] for features in heads])
+
+    def _outgoing(self, site: TracedSite) -> Float[Tensor, "head feature width"]:
+        """The rows of the output projection that each head writes through; of the identity, if there is none."""
+        mix = Ref(site.mix)
+        n_heads, _, n_features = self.graph.value(mix).shape
+        projection = self._after(site.mix)
+        if projection is None:
+            eye = torch.eye(n_heads * n_features).to(self.graph.value(mix))
+            return eye.reshape(n_heads, n_features, -1)
+        node, matrix = projection
+        rows = _rows(self.graph, mix, node)
+        if rows.unique().numel() != rows.numel() or rows.min() < 0 or rows.max() >= len(matrix):
+            raise InvalidValueError(
+                f"the heads of {site.module or 'the model'} are mixed before the output projection, so "
+                "that no rows of it belong to one head"
+            )
+        return matrix[rows]
+
+    def _projection(self, node: Node) -> tuple[Tensor, int] | None:
+        projection = projection_matrix(self.graph, node)
+        sides = self.graph.factors(node)
+        if projection is None and sides and not all(self.graph.node(side).is_activation for side in sides):
+            raise InvalidValueError(
+                "a product on the way to or from the heads multiplies by several different matrices at once, so "
+                "that the heads' weights cannot be told apart; use one matrix for all heads, as nn.Linear has it"
+            )
+        return projection
+
+    def _before(self, target: Ref) -> list[tuple[Node, Tensor, int]]:
+        """The projections nearest before a value, each with its matrix and the axis of its features."""
+        found, seen, queue = [], {target.node}, [target.node]
+        while queue:
+            node = self.graph.nodes[queue.pop()]
+            projection = self._projection(node)
+            if projection is not None:
+                found.append((node, *projection))
+                continue
+            for ref in node.inputs:
+                if ref.node not in seen and self.graph.node(ref).is_activation:
+                    seen.add(ref.node)
+                    queue.append(ref.node)
+        return found
+
+    def _after(self, start: int) -> tuple[Node, Tensor] | None:
+        """The first projection after the heads are mixed; None if it makes another call's queries."""
+        seen, queue = {start}, [start]
+        found = {}
+        while queue:
+            at = queue.pop()
+            projection = self._projection(self.graph.nodes[at])
+            if projection is not None:
+                found[at] = projection[0]
+                continue
+            fresh = [user for user in self.users[at] if user not in seen]
+            seen.update(fresh)
+            queue += fresh
+        first = min(found, default=None)
+        return None if first is None or first in self.incoming else (self.graph.nodes[first], found[first])
+
+
+def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int] | None:
+    """The matrix of weights that a node multiplies an activation by, acting on rows, and its result's feature axis.
+
+    None if the node is no such product, or one by several different matrices.
+    """
+    sides = graph.factors(node)
+    if sides is None and node.op is aten.convolution.default:
+        is_pointwise = set(graph.value(node.args[1]).shape[2:]) == {1}
+        sides = (node.args[0], node.args[1]) if is_pointwise else None
+    if sides is None or len({graph.node(side).is_activation for side in sides}) != 2:
+        return None
+    is_left = graph.node(sides[0]).is_activation
+    weight = graph.value(sides[1] if is_left else sides[0]).detach()
+    if graph.factors(node) is None:  # a convolution that looks at one place at a time
+        return weight.flatten(1).T, 1
+    if weight.ndim == 3 and not bool((weight == weight[:1]).all()):
+        return None  # a matrix of its own for every head or expert
+    weight = weight if weight.ndim == 2 else weight[0]
+    return (weight, -1) if is_left else (weight.T, -2)
+
+
+def _rows(graph: Graph, mix: Ref, projection: Node) -> Int[Tensor, "head feature"]:
+    """Which row of the output projection each feature of a head meets, by the gradient of Σ_j j·entering[j]."""
+    sides = graph.factors(projection) or projection.args[:2]
+    is_left = graph.node(sides[0]).is_activation
+    axis = (-1 if is_left else -2) if graph.factors(projection) else 1
+    with torch.enable_grad():
+        mixed = graph.value(mix).detach().clone().requires_grad_()
+        entering = graph.replay({mix: mixed}, sides[0] if is_left else sides[1]).movedim(axis, -1)
+        numbers = torch.arange(1, entering.shape[-1] + 1).to(entering)
+        (coded,) = torch.autograd.grad((entering * numbers).sum(), mixed, retain_graph=True)
+        (scale,) = torch.autograd.grad(entering.sum(), mixed)
+    return (coded / scale)[:, 0].nan_to_num(0.0).round().long() - 1
+
+
+def _layout(graph: Graph, source: Ref, axis: int, target: Ref, is_transposed: bool) -> list[Tensor]:
+    """Which features of a projection's result each head gets, in the head's order.
+
+    The gradient of Σ_f f·target[h, 0, f] is f, times a constant, at the feature that becomes feature f of head h:
+    also through rotary positions, which leave place 0 as it is. Where features are mixed within the head (norms of
+    queries), the gradient is nonzero at all of them, and their order is kept.
+    """
+    with torch.enable_grad():
+        start = graph.value(source).detach().clone().requires_grad_()
+        reached = graph.replay({source: start}, target)
+        reached = reached.mT if is_transposed else reached
+        codes = torch.arange(1, reached.shape[-1] + 1).to(reached)
+        heads = []
+        for head in reached[:, 0]:
+            (slope,) = torch.autograd.grad((head * codes).sum(), start, retain_graph=True)
+            slope = slope.movedim(axis, -1).flatten(0, -2).abs().sum(dim=0)
+            features = slope.nonzero()[:, 0]
+            order = slope[features].argsort()
+            ratio = slope[features][order] / codes[: len(order)] if len(order) <= len(codes) else slope
+            is_permutation = torch.allclose(ratio, ratio.mean().expand_as(ratio), rtol=1e-3)
+            heads.append(features[order] if is_permutation else features)
+    if len({len(features) for features in heads} | {len(codes)}) != 1:
+        raise InvalidValueError("a head's features come from a different number of features of its projection")
+    return heads

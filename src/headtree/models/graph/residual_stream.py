@@ -1,0 +1,353 @@
+"""The residual stream of any transformer: what is added to it, by which module, and where.
+
+Found in a traced forward pass by what skip connections are: sums of a value and of something computed from it. The
+stream is the chain of such sums in which each adds to what the one before left, with at most norms between. A term
+that holds an attention call is an attention branch; any other is an MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headtree.errors import InvalidValueError
+from headtree.models.graph.attention_calls import TracedSite
+from headtree.models.graph.forward_graph import Graph, Node, Place, Ref, Trace, aten
+
+_ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
+
+#: Operations that leave every number as it is.
+_SAME_NUMBERS = frozenset(
+    getattr(aten, name).default
+    for name in (
+        "view",
+        "_unsafe_view",
+        "alias",
+        "detach",
+        "clone",
+        "_to_copy",
+        "permute",
+        "t",
+        "expand",
+        "unsqueeze",
+    )
+) | {aten.transpose.int, aten.squeeze.dim}
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One summand of a residual sum."""
+
+    ref: Ref
+    place: Place  #: of the addition
+    operand: int  #: which of its two sides
+    role: str  #: "skip", "attention", "cross" or "mlp"
+    site: TracedSite | None = None  #: of an attention branch
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualSum:
+    """One place where something is added to the stream."""
+
+    result: Ref
+    terms: tuple[Term, ...]
+    additions: tuple[Place, ...]  #: in order; all but the last are a side of a later one
+    sides: Mapping[Place, tuple[Place, int]]  #: of which later addition, and which of its sides
+
+    @property
+    def skip(self) -> Term:
+        """What came in from the stream."""
+        return next(term for term in self.terms if term.role == "skip")
+
+    def without(self, roles: Collection[str]) -> dict[Place, int]:
+        """Which side of each addition is left when the terms of some roles are cancelled.
+
+        Where nothing else is added, what came in stays: a layer without MLP hands on what it got.
+        """
+        gone = [term for term in self.terms if term.role in roles]
+        if len(gone) == len(self.terms):
+            gone = [term for term in gone if term.role != "skip"]
+        cancelled = {(term.place, term.operand) for term in gone}
+        kept = {}
+        for place in self.additions:
+            left = [side for side in (0, 1) if (place, side) not in cancelled]
+            if not left:
+                cancelled.add(self.sides[place])
+            elif len(left) == 1:
+                kept[place] = left[0]
+        return kept
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """The residual stream of one stack of layers in a traced forward pass."""
+
+    start: Ref  #: what enters the first layer
+    layers: tuple[tuple[ResidualSum, ...], ...]  #: the sums of each layer; a layer has one self-attention
+    end: Ref  #: what leaves the last layer, before any norm that belongs to no layer
+    token_axis: int
+    batch_axis: int | None  #: None where the stream has no batch axis
+
+    def without(self, roles: Collection[str]) -> dict[Place, int]:
+        """Which side of each addition is left when the terms of some roles are cancelled everywhere."""
+        return {
+            place: side for layer in self.layers for each in layer for place, side in each.without(roles).items()
+        }
+
+
+def idle_products(graph: Graph, kept: Mapping[Place, int]) -> frozenset[Place]:
+    """The products that nothing needs when additions keep one side only: they need not be computed."""
+    needed = [False] * len(graph.nodes)
+    is_read = [False] * len(graph.nodes)
+    for node in reversed(graph.nodes):
+        needed[node.index] = needed[node.index] or not is_read[node.index]
+        side = None if node.place is None else kept.get(node.place)
+        used = node.inputs if side is None else (node.args[side],)
+        for ref in node.inputs:
+            is_read[ref.node] = True
+        for ref in used if needed[node.index] else ():
+            needed[ref.node] = True
+    return frozenset(
+        node.place
+        for node in graph.nodes
+        if node.place is not None and graph.factors(node) is not None and not needed[node.index]
+    )
+
+
+def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[TracedSite]) -> Stream:
+    """The stream that some attention calls read and write.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of one input.
+    sites : list of TracedSite
+        The self-attention calls of one stack of layers, in order.
+    all_sites : list of TracedSite
+        Every attention call of the model.
+    """
+    graph = trace.graph
+    found = _residual_sums(graph)
+    first = _sum_of(graph, found, sites[0])
+    before = _chain_before(graph, found, first)
+    chain = [*before, first]
+    while (following := _next_sum(graph, found, chain[-1].result)) is not None:
+        chain.append(following)
+    chain = [_with_roles(graph, each, all_sites) for each in chain]
+    _check_sites(graph, chain, sites)
+    layers = _layers(chain, sites)
+    start = chain[0].skip.ref
+    shape = tuple(graph.value(start).shape)
+    n_tokens = graph.value(sites[0].query).shape[-2]
+    axes = [axis for axis in range(len(shape) - 1) if shape[axis] == n_tokens]
+    if not axes or len(shape) not in (2, 3):
+        raise InvalidValueError(f"the stream of {sites[0].module} has shape {shape}, not (batch, token, width)")
+    token_axis = axes[-1] if len(shape) == 3 and shape[0] == 1 else axes[0]
+    batch_axis = None if len(shape) == 2 else 1 - token_axis
+    return Stream(start, layers, _end(graph, layers), token_axis, batch_axis)
+
+
+def _residual_sums(graph: Graph) -> list[ResidualSum]:
+    """Every sum of a value and of things computed from it; sums of sums that nothing else reads are one."""
+    users = graph.users()
+    found = []
+    for node in graph.nodes:
+        if not _is_addition(graph, node) or _continues(graph, node, users):
+            continue
+        terms, additions, sides = _flatten(graph, node, users)
+        skips = [term for term in terms if _is_skip(graph, term, terms)]
+        if len(skips) == 1:
+            roles = tuple(
+                Term(term.ref, term.place, term.operand, "skip" if term is skips[0] else "mlp") for term in terms
+            )
+            found.append(ResidualSum(Ref(node.index), roles, tuple(additions), sides))
+    return found
+
+
+def _is_addition(graph: Graph, node: Node) -> bool:
+    if node.op not in _ADDITIONS or node.kwargs.get("alpha", 1) != 1 or not isinstance(node.args[1], Ref):
+        return False
+    sides = node.args[:2]
+    shapes = {graph.value(side).shape for side in sides}
+    return len(shapes) == 1 and all(graph.node(side).is_activation for side in sides)
+
+
+def _continues(graph: Graph, node: Node, users: list[list[int]]) -> bool:
+    """Whether a sum is only the first half of another sum."""
+    if len(users[node.index]) != 1:
+        return False
+    user = graph.nodes[users[node.index][0]]
+    return _is_addition(graph, user)
+
+
+def _flatten(
+    graph: Graph, node: Node, users: list[list[int]]
+) -> tuple[list[Term], list[Place], dict[Place, tuple[Place, int]]]:
+    terms: list[Term] = []
+    additions: list[Place] = []
+    sides: dict[Place, tuple[Place, int]] = {}
+    place = _place(node)
+    for operand, side in enumerate(node.args[:2]):
+        inner = graph.node(side)
+        if _is_addition(graph, inner) and _continues(graph, inner, users):
+            inner_terms, inner_additions, inner_sides = _flatten(graph, inner, users)
+            terms += inner_terms
+            additions += inner_additions
+            sides |= {**inner_sides, _place(inner): (place, operand)}
+        else:
+            terms.append(Term(side, place, operand, "mlp"))
+    return terms, [*additions, place], sides
+
+
+def _place(node: Node) -> Place:
+    if node.place is None:
+        raise RuntimeError("a value from outside has no place")
+    return node.place
+
+
+def _is_skip(graph: Graph, term: Term, terms: list[Term]) -> bool:
+    same = same_numbers(graph, term.ref)
+    return len(terms) > 1 and all(
+        other is term or (graph.depends(other.ref, same) and same_numbers(graph, other.ref) != same)
+        for other in terms
+    )
+
+
+def same_numbers(graph: Graph, ref: Ref) -> Ref:
+    """The earliest value that holds the same numbers."""
+    node = graph.node(ref)
+    while node.op in _SAME_NUMBERS and isinstance(node.args[0], Ref) and graph.node(node.args[0]).is_activation:
+        ref = node.args[0]
+        node = graph.node(ref)
+    return ref
+
+
+def _sum_of(graph: Graph, sums: list[ResidualSum], site: TracedSite) -> ResidualSum:
+    """The sum that brings a call's result into the stream."""
+    for each in sums:
+        branches = [term for term in each.terms if term.role != "skip"]
+        if any(graph.depends(term.ref, site.mix) for term in branches) and not graph.depends(
+            each.skip.ref, site.mix
+        ):
+            return each
+    raise InvalidValueError(not_recognised(site.module))
+
+
+def not_recognised(module: str) -> str:
+    """What to say where a module's part in the stream is unknown."""
+    return (
+        f"no residual stream was found around the attention module {module!r}: its result is not added to what it "
+        "was computed from, x + f(x) with tensors of one shape; if another module attends, say so with "
+        "register_attention, and its result is followed instead"
+    )
+
+
+def _leads_to(graph: Graph, start: Ref, end: Ref) -> bool:
+    """Whether `end` is a function of `start` alone, with no product between them: norms, casts, scales."""
+    queue, seen = [end.node], {end.node}
+    while queue:
+        at = queue.pop()
+        if at == start.node:
+            continue
+        node = graph.nodes[at]
+        sources = [ref.node for ref in node.inputs if graph.node(ref).is_activation]
+        if graph.factors(node) is not None or node.op is aten.convolution.default or not sources:
+            return False
+        if min(sources) < start.node:
+            return False
+        fresh = [source for source in sources if source not in seen]
+        seen.update(fresh)
+        queue += fresh
+    return graph.depends(end, start)
+
+
+def _next_sum(graph: Graph, sums: list[ResidualSum], value: Ref) -> ResidualSum | None:
+    return next(
+        (each for each in sums if each.result.node > value.node and _leads_to(graph, value, each.skip.ref)), None
+    )
+
+
+def _chain_before(graph: Graph, sums: list[ResidualSum], first: ResidualSum) -> list[ResidualSum]:
+    """Sums before the first attention that belong to the same stream."""
+    chain: list[ResidualSum] = []
+    current = first
+    while True:
+        earlier = [each for each in sums if _leads_to(graph, each.result, current.skip.ref) and each is not current]
+        if not earlier:
+            return chain
+        current = earlier[-1]
+        chain.insert(0, current)
+
+
+def _with_roles(graph: Graph, each: ResidualSum, sites: Sequence[TracedSite]) -> ResidualSum:
+    terms = []
+    for term in each.terms:
+        role, site = term.role, None
+        if role != "skip":
+            within = [
+                s for s in sites if graph.depends(term.ref, s.mix) and not graph.depends(each.skip.ref, s.mix)
+            ]
+            within = [s for s in within if _same_stream(graph, s.query, each)]
+            if within:
+                site = within[-1]
+                role = "attention" if _same_stream(graph, site.value, each) else "cross"
+        terms.append(Term(term.ref, term.place, term.operand, role, site))
+    return replace(each, terms=tuple(terms))
+
+
+def _same_stream(graph: Graph, ref: Ref, each: ResidualSum) -> bool:
+    return graph.depends(ref, same_numbers(graph, each.skip.ref))
+
+
+def _check_sites(graph: Graph, chain: list[ResidualSum], sites: Sequence[TracedSite]) -> None:
+    known = {id(term.site) for each in chain for term in each.terms}
+    for site in sites:
+        if id(site) not in known:
+            raise InvalidValueError(not_recognised(site.module))
+
+
+def _layers(chain: list[ResidualSum], sites: Sequence[TracedSite]) -> tuple[tuple[ResidualSum, ...], ...]:
+    """Each self-attention opens a layer; sums before the first belong to the first."""
+    wanted = {id(site) for site in sites}
+    layers: list[list[ResidualSum]] = []
+    waiting: list[ResidualSum] = []
+    for each in chain:
+        opens = any(id(term.site) in wanted and term.role == "attention" for term in each.terms)
+        if opens:
+            layers.append([*waiting, each])
+            waiting = []
+        elif layers:
+            layers[-1].append(each)
+        else:
+            waiting.append(each)
+    return tuple(tuple(layer) for layer in layers)
+
+
+def _end(graph: Graph, layers: tuple[tuple[ResidualSum, ...], ...]) -> Ref:
+    """What leaves the last layer: its last sum, through a norm if the layers before leave theirs through one."""
+    last = layers[-1][-1].result
+    if len(layers) > 1:
+        path = _operations(graph, layers[-2][-1].result, layers[-1][0].skip.ref)
+    elif len(layers[0]) > 1:
+        path = _operations(graph, layers[0][-2].result, layers[0][-1].skip.ref)
+    else:
+        path = []
+    if not path:
+        return last
+    shape = graph.value(last).shape
+    for node in graph.nodes[last.node + 1 :]:
+        ref = Ref(node.index)
+        is_like = node.op is path[-1] and node.is_activation and graph.value(ref).shape == shape
+        if is_like and _leads_to(graph, last, ref) and _operations(graph, last, ref) == path:
+            return ref
+    return last
+
+
+def _operations(graph: Graph, start: Ref, end: Ref) -> list[object]:
+    """The operations between two values of the stream that change numbers."""
+    between = [
+        node
+        for node in graph.nodes[start.node + 1 : end.node + 1]
+        if graph.depends(node.index, start) and graph.depends(end, node.index)
+    ]
+    return [node.op for node in between if node.op not in _SAME_NUMBERS]

@@ -1,0 +1,1 @@
+"""How a model's attention is seen while it runs."""

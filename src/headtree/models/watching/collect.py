@@ -1,0 +1,287 @@
+"""A capture that is ready to run: batches, memory, and the tensors as they fill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headtree.errors import InvalidValueError
+from headtree.models import facts
+from headtree.models.inputs import ModelInput
+from headtree.models.watching.logits import Block
+from headtree.models.watching.memory import MemoryEstimate, working_bytes
+from headtree.models.watching.probe import Plan, returned_attentions, run, settled, watching
+from headtree.models.watching.select import Selection
+from headtree.models.watching.watch import AttentionCall
+from headtree.progress import progress
+from headtree.tensor.attention_tensor import AttentionTensor, Kind
+
+#: Tokens that run together by default: short inputs gain from company, long ones only take memory.
+_TOKENS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class CaptureJob:
+    """A capture that has been checked and found possible, but not run."""
+
+    model: nn.Module
+    items: tuple[ModelInput, ...]
+    plan: Plan
+    selection: Selection
+    kind: Kind
+    dtype: torch.dtype
+    window: tuple[slice, slice]
+    batch_size: int | None
+    device: Any
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def estimate(self) -> MemoryEstimate:
+        """Memory of the whole job, from the shapes the short run saw and the sizes of the inputs."""
+        result = masks = working = 0
+        n_heads = sum(len(chosen) for chosen in self.selection.heads.values())
+        for batch in self.batches():
+            n_queries, n_keys = self._call_size(self.items[batch[0]])
+            kept = [len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True)]
+            entries = len(batch) * math.prod(kept)
+            result += n_heads * entries * self.dtype.itemsize
+            masks += (n_heads if self.selection.mask_varies else 1) * entries
+            widest = max(site.shape[1] for site in self.plan.sites)
+            # the model's own pass builds each call's scores once if it attends without a fused kernel
+            own = len(batch) * widest * n_queries * n_keys
+            output = self.plan.output_bytes * len(batch) * self._growth(self.items[batch[0]])
+            working = max(working, working_bytes(own, self.kind, math.ceil(output)))
+        if self.plan.from_outputs:
+            working += result // max(1, len(self.batches()))
+        return MemoryEstimate(result, masks, working)
+
+    def check_window(self) -> None:
+        """Refuse a window that reaches past an input."""
+        for i, item in enumerate(self.items):
+            for window, n, axis in zip(self.window, self._call_size(item), ("queries", "keys"), strict=True):
+                if window.stop is not None and window.stop > n:
+                    raise InvalidValueError(
+                        f"window must lie within the {n} {axis} of input {i}, got ({window.start}, {window.stop})"
+                    )
+
+    def advice(self) -> str:
+        """What would make it smaller, most of all."""
+        longest = max(item.length() for item in self.items)
+        return (
+            f"halving the {longest} tokens of an input would quarter it: tokens=…" if longest > 64 else "use less"
+        )
+
+    def batches(self) -> list[list[int]]:
+        """The numbers of inputs that run together, all of one shape."""
+        groups: dict[Any, list[int]] = {}
+        for i, item in enumerate(self.items):
+            groups.setdefault(item.shapes() if item.can_join() else i, []).append(i)
+        batches = []
+        for members in groups.values():
+            length = max(self._call_size(self.items[members[0]]))
+            size = self.batch_size or max(1, _TOKENS_AT_ONCE // length)
+            batches += [members[start : start + size] for start in range(0, len(members), size)]
+        return sorted(batches)
+
+    def run(self) -> list[AttentionTensor]:
+        """Run the model on every batch."""
+        results: list[AttentionTensor | None] = [None] * len(self.items)
+        batches = self.batches()
+        with (
+            on_device(self.model, self.device),
+            settled(self.model),
+            progress("capturing", len(batches)) as step,
+        ):
+            for batch in batches:
+                for i, tensor in zip(batch, self._run_batch(batch), strict=True):
+                    results[i] = tensor
+                step(f"input {batch[-1] + 1} of {len(self.items)}")
+        return [result for result in results if result is not None]
+
+    def _run_batch(self, batch: list[int]) -> list[AttentionTensor]:
+        items = [self.items[i] for i in batch]
+        collectors = [_Collector(self) for _ in items]
+        places = self.selection.places(self.plan)
+        count = 0
+
+        def listen(call: AttentionCall) -> None:
+            nonlocal count
+            site = places.get(count)
+            count += 1
+            if site is None:
+                return
+            if call.logits.shape[0] != len(items):
+                raise InvalidValueError(
+                    f"{call.name} ran {call.logits.shape[0]} inputs where {len(items)} were given, so that "
+                    "inputs cannot be told apart; pass batch_size=1"
+                )
+            for item, collector in enumerate(collectors):
+                collector.take(call, item, site)
+
+        try:
+            with watching(self.model, self.plan, listen, len(items)):
+                output = run(self.model, items, **({"output_attentions": True} if self.plan.from_outputs else {}))
+        except torch.OutOfMemoryError as error:
+            raise InvalidValueError(
+                f"the device's memory does not hold {len(items)} inputs of this size together: {error}; pass a "
+                "smaller batch_size, tokens=… or device='cpu'"
+            ) from error
+        if self.plan.from_outputs:
+            for site, (_, weights) in enumerate(returned_attentions(self.model, output)):
+                for item, collector in enumerate(collectors):
+                    collector.take_weights(weights[item], site)
+        return [collector.tensor(item) for item, collector in zip(items, collectors, strict=True)]
+
+    def _call_size(self, item: ModelInput) -> tuple[int, int]:
+        """How many queries and keys a chosen call has on this input."""
+        _, _, n_queries, n_keys = self.plan.sites[self.selection.sites[0]].shape
+        before, now = self.plan.probe.lengths(), item.lengths()
+        if before is None or now is None:
+            growth = self._growth(item)
+            return math.ceil(n_queries * growth), math.ceil(n_keys * growth)
+        read, written = now[0] - before[0], now[1] - before[1]
+        part = self.selection.part
+        is_decoder = part in ("decoder", "cross")
+        return n_queries + (written if is_decoder else read), n_keys + (written if part == "decoder" else read)
+
+    def _growth(self, item: ModelInput) -> float:
+        return item.size() / max(1, self.plan.probe.size())
+
+
+class _Collector:
+    """The tensor of one input while the model runs."""
+
+    def __init__(self, job: CaptureJob) -> None:
+        self.job = job
+        self.values: Tensor | None = None
+        self.masks: list[Bool[Tensor, "#head query key"] | None] = []
+        self.which: dict[int, int] = {}
+        self.sinks: dict[int, Tensor] = {}
+        self.sizes = (0, 0)
+
+    def take(self, call: AttentionCall, item: int, site: int) -> None:
+        """Keep the chosen heads of a call."""
+        job, logits = self.job, call.logits
+        heads = job.selection.heads[site]
+        picked = slice(None) if len(heads) == logits.shape[1] else heads
+        queries, keys = job.window
+        # softmax needs every key; scores are wanted for the window alone
+        block = Block(item, picked, queries, keys if job.kind == "scores" else slice(None))
+        values, missing = logits.scores(block), logits.missing(block)
+        if job.kind == "probs":
+            values = logits.probs(values, missing, picked)[:, :, keys]
+            missing = None if missing is None else missing[:, :, keys]
+        self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
+        if logits.sinks is not None:
+            self.sinks[site] = logits.sinks[list(heads)].float().cpu()
+
+    def take_weights(self, weights: Float[Tensor, "head query key"], site: int) -> None:
+        """Keep the chosen heads of weights the model returned; what is zero in every head was forbidden."""
+        if site not in self.job.selection.heads:
+            return
+        hidden = (weights == 0).all(dim=0, keepdim=True)
+        queries, keys = self.job.window
+        values = weights[list(self.job.selection.heads[site])][:, queries, keys]
+        self._put(
+            values, hidden[:, queries, keys] if hidden.any() else None, site, (weights.shape[1], weights.shape[2])
+        )
+
+    def _put(self, values: Tensor, missing: Tensor | None, site: int, sizes: tuple[int, int]) -> None:
+        selection = self.job.selection
+        n_heads = sum(len(chosen) for chosen in selection.heads.values())
+        if self.values is None:
+            self.values = torch.empty((n_heads, *values.shape[1:]), dtype=self.job.dtype)
+            self.sizes = sizes
+        if values.shape[1:] != self.values.shape[1:]:
+            raise InvalidValueError(
+                f"the layers' heads have unequal shapes on this input, {tuple(self.values.shape[1:])} and "
+                f"{tuple(values.shape[1:])} (queries, keys); choose layers of one shape with layers=…"
+            )
+        missing = None if missing is None else missing.cpu()
+        start = selection.start(site)
+        self.values[start : start + values.shape[0]] = values
+        self.which[site] = self._known_mask(missing)
+
+    def _known_mask(self, missing: Tensor | None) -> int:
+        for i, mask in enumerate(self.masks):
+            is_same = torch.equal(mask, missing) if mask is not None and missing is not None else mask is missing
+            if is_same:
+                return i
+        self.masks.append(missing if missing is None else missing.clone())
+        return len(self.masks) - 1
+
+    def tensor(self, item: ModelInput) -> AttentionTensor:
+        """The finished tensor."""
+        job = self.job
+        if self.values is None or len(self.which) < len(job.selection.heads):
+            raise InvalidValueError(
+                f"the model made {len(self.which)} of the {len(job.selection.heads)} attention calls that the "
+                "first look saw; its layers change from input to input, so pass layers=… it always runs"
+            )
+        queries, keys = _labels(job, item, self.sizes)
+        return AttentionTensor(
+            values=self.values,
+            heads=job.selection.head_ids(),
+            queries=queries[job.window[0]],
+            keys=keys[job.window[1]],
+            kind=job.kind,
+            mask=self._mask(),
+            provenance={**job.about, **item.about},
+            sinks=self._all_sinks(),
+        )
+
+    def _mask(self) -> Tensor | None:
+        """One slice for all heads where they agree, which is nearly always."""
+        if len(self.masks) == 1 and (self.masks[0] is None or self.masks[0].shape[0] == 1):
+            return self.masks[0]
+        if self.values is None:
+            return None
+        full = torch.zeros(self.values.shape, dtype=torch.bool)
+        for site, which in self.which.items():
+            mask = self.masks[which]
+            if mask is not None:
+                start = self.job.selection.start(site)
+                full[start : start + len(self.job.selection.heads[site])] = mask
+        return full
+
+    def _all_sinks(self) -> Tensor | None:
+        if not self.sinks:
+            return None
+        without = {site: torch.full((len(heads),), -torch.inf) for site, heads in self.job.selection.heads.items()}
+        return torch.cat(list({**without, **self.sinks}.values()))
+
+
+@contextmanager
+def on_device(model: nn.Module, device: Any) -> Iterator[None]:
+    """The model on another device for a while."""
+    home = next((parameter.device for parameter in model.parameters()), None)
+    if device is None or home is None:
+        yield
+        return
+    try:
+        model.to(device)
+        yield
+    finally:
+        model.to(home)
+
+
+def _labels(job: CaptureJob, item: ModelInput, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the queries and keys: tokens, patches, or plain positions where neither fits."""
+    part = job.selection.part
+    targets = item.targets if item.targets is not None else item.tokens
+    names = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
+
+    def fitting(known: tuple[str, ...] | None, n: int) -> tuple[str, ...]:
+        if known is not None and len(known) == n:
+            return known
+        if item.pixels is not None:
+            return tuple(facts.patch_labels(job.model, item.pixels, n))
+        return tuple(str(i) for i in range(n))
+
+    return fitting(names[0], sizes[0]), fitting(names[1], sizes[1])

@@ -1,0 +1,349 @@
+"""Watch a model attend: every attention call of a forward pass, in order, without changing what it computes.
+
+Three ways lead to what enters softmax. Models that use transformers' attention registry get a registered
+function that calls the one they had and looks at its arguments. Other models run as they are while calls of
+softmax, of `scaled_dot_product_attention` and of `torch.nn.MultiheadAttention` inside their attention modules
+are watched. Modules a user registered are asked after each call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headtree.models import register
+from headtree.models.watching import attention_sites
+from headtree.models.watching.logits import Block, Logits, from_product, from_queries
+
+_SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax})
+_MULTIHEAD_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One attention call as it happens."""
+
+    name: str
+    module: nn.Module
+    is_cross: bool
+    logits: Logits
+    way: str
+    value: Tensor | None = None  #: what the attention weighs, where it is seen
+    output: Tensor | None = None  #: what the model made of it, (batch, query, head, feature)
+    probs: Tensor | None = None  #: what a watched softmax gave, the tensor with which the model goes on
+
+    def site(self) -> attention_sites.AttentionSite:
+        """What stays known of the call when its tensors are gone."""
+        logits = self.logits
+        return attention_sites.AttentionSite(
+            self.name, self.module, self.is_cross, logits.shape, self.way, logits.sinks is not None
+        )
+
+
+Listener = Callable[[AttentionCall], None]
+
+
+@contextmanager
+def recording(
+    model: nn.Module, listener: Listener, *, n_batch: int, registry: bool = True, trace: bool = True
+) -> Iterator[None]:
+    """Call `listener` with every attention call of `model` while the block runs; leave the model as it was.
+
+    Parameters
+    ----------
+    model : module
+        Its configuration names another attention function meanwhile, if `registry`.
+    listener : function
+        Gets each AttentionCall; its tensors are the model's own and must not be changed.
+    n_batch : int
+        How many inputs run together, to tell heads from inputs where a model folds them into one axis.
+    registry, trace : bool
+        Which ways to watch.
+    """
+    watch = _Watch(model, listener, n_batch)
+    with ExitStack() as stack:
+        stack.enter_context(watch.modules())
+        if registry:
+            stack.enter_context(_registry(model, watch))
+        if trace:
+            stack.enter_context(_Tracer(watch))
+        yield
+
+
+class _Watch:
+    """Which modules are running, and what they say to the listener."""
+
+    def __init__(self, model: nn.Module, listener: Listener, n_batch: int) -> None:
+        self.model, self.listener, self.n_batch = model, listener, n_batch
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.running: list[tuple[nn.Module, dict[str, Any]]] = []
+        self.is_answered = 0  # inside a call that is already being recorded
+
+    @contextmanager
+    def modules(self) -> Iterator[None]:
+        """Hook every module of the model, to know the innermost one that is running."""
+        handles = []
+        for module in self.model.modules():
+            handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True))
+            handles.append(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.running.append((module, kwargs))
+        if register.registered(module) is not None:
+            self.is_answered += 1
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not self.running or self.running[-1][0] is not module:
+            return  # an exception passed through: the modules inside it left without a word
+        self.running.pop()
+        describe = register.registered(module)
+        if describe is not None:
+            self.is_answered -= 1
+            if self.is_answered == 0 and output is not None:
+                logits = register.described_logits(module, describe, args, kwargs, output)
+                self.say(module, kwargs, logits, "registered")
+
+    def say(
+        self,
+        module: nn.Module,
+        arguments: dict[str, Any],
+        logits: Logits,
+        way: str,
+        value: Tensor | None = None,
+        output: Tensor | None = None,
+        is_cross: bool | None = None,
+        probs: Tensor | None = None,
+    ) -> None:
+        """Tell the listener of a call."""
+        name = self.names.get(id(module), type(module).__name__)
+        if is_cross is None:
+            is_cross = attention_sites.is_cross_attention(module, name, arguments)
+        self.is_answered += 1  # the listener's own softmax is nobody's attention
+        try:
+            self.listener(AttentionCall(name, module, is_cross, logits, way, value, output, probs))
+        finally:
+            self.is_answered -= 1
+
+    def attention_module(self) -> tuple[nn.Module, dict[str, Any]] | None:
+        """The innermost running module that looks like attention; None outside of attention."""
+        for module, arguments in reversed(self.running):
+            if attention_sites.is_attention_like(module, self.names.get(id(module), "").rpartition(".")[2]):
+                return module, arguments
+        return None
+
+    def innermost(self) -> tuple[nn.Module, dict[str, Any]]:
+        """The module that is running."""
+        return self.running[-1] if self.running else (self.model, {})
+
+
+@contextmanager
+def _registry(model: nn.Module, watch: _Watch) -> Iterator[None]:
+    """Point the model's configurations to attention functions that record, and back again."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    configs = _configs(model)
+    before = [(config, config._attn_implementation_internal) for config in configs]
+    keys: dict[str, str] = {}
+    try:
+        for config, implementation in before:
+            previous = implementation or "eager"
+            if previous not in keys:
+                key = keys[previous] = f"headtree_{previous.replace('|', '_')}_{next(_numbers)}"
+                AttentionInterface.register(key, _recording_function(previous, watch))
+                masks: dict[str, Any] = AttentionMaskInterface._global_mapping
+                if previous in masks:  # without one, causal and padding masks vanish
+                    AttentionMaskInterface.register(key, masks[previous])
+            config._attn_implementation_internal = keys[previous]
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation
+        for key in keys.values():
+            AttentionInterface._global_mapping.pop(key, None)
+            AttentionMaskInterface._global_mapping.pop(key, None)
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Every configuration that the model's modules read, each once."""
+    found: dict[int, Any] = {}
+    queue = [getattr(module, "config", None) for module in model.modules()]
+    while queue:
+        config = queue.pop()
+        if hasattr(config, "_attn_implementation_internal") and id(config) not in found:
+            found[id(config)] = config
+            queue += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return list(found.values())
+
+
+@contextmanager
+def implementation(model: nn.Module, name: str, only: tuple[str, ...] = ()) -> Iterator[None]:
+    """Let the model attend with another implementation for a while; with `only`, in place of these alone."""
+    before = [(config, config._attn_implementation_internal) for config in _configs(model)]
+    try:
+        for config, current in before:
+            if not only or (current or "").startswith(only):
+                config._attn_implementation_internal = name
+        yield
+    finally:
+        for config, current in before:
+            config._attn_implementation_internal = current
+
+
+def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
+    """A function for the registry that records its arguments and answers with the model's own function."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def attend(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        function = (
+            attention_sites.eager_function(module) if previous == "eager" else ALL_ATTENTION_FUNCTIONS[previous]
+        )
+        if function is None:
+            raise NoEagerFunctionError(type(module).__name__)
+        watch.is_answered += 1
+        try:
+            result = function(module, query, key, value, attention_mask, *args, **kwargs)
+        finally:
+            watch.is_answered -= 1
+        if watch.is_answered == 0:
+            causal = previous == "sdpa" and attention_mask is None and query.shape[2] > 1
+            if causal:
+                asked = kwargs.get("is_causal")
+                causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+            logits = from_queries(
+                query,
+                key,
+                attention_mask,
+                scaling=kwargs.get("scaling"),
+                softcap=kwargs.get("softcap"),
+                bias=kwargs.get("position_bias"),
+                causal=causal,
+                sinks=kwargs.get("s_aux"),
+            )
+            arguments: dict[str, Any] = next(
+                (given for other, given in reversed(watch.running) if other is module), {}
+            )
+            watch.say(module, arguments, logits, "registry", value, result[0])
+        return result
+
+    return attend
+
+
+class NoEagerFunctionError(RuntimeError):
+    """The eager attention function of a module cannot be told from its code: watch its softmax instead."""
+
+
+class _Tracer(TorchFunctionMode):
+    """Sees softmax, scaled_dot_product_attention and torch.nn.MultiheadAttention wherever they are called."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.watch.is_answered:
+            return func(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._multihead(func, args, kwargs)
+        if func is F.scaled_dot_product_attention:
+            return self._scaled_dot_product(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if func in _SOFTMAX:
+            self._softmax(result, *args, **kwargs)
+        return result
+
+    def _softmax(self, probs: Tensor, scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
+        owner = self.watch.attention_module()
+        if owner is None or scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
+            return
+        if scores.ndim == 3 and scores.shape[0] % self.watch.n_batch:
+            return
+        self.watch.say(*owner, from_product(scores, self.watch.n_batch), "softmax", probs=probs)
+
+    def _scaled_dot_product(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given: list[Any] = [*args, *[None] * 6]
+        query, key, value, mask, _, causal = given[:6]
+        mask, causal = kwargs.get("attn_mask", mask), kwargs.get("is_causal", causal)
+        output = func(*args, **kwargs)
+        if query.ndim == 4:
+            logits = from_queries(query, key, mask, scaling=kwargs.get("scale"), causal=bool(causal))
+            self.watch.say(*self.watch.innermost(), logits, "sdpa", value, output.transpose(1, 2))
+        return output
+
+    def _multihead(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run it once as it is called and once more with weights asked for, which has a softmax to look into."""
+        asked = _MULTIHEAD_SIGNATURE.bind(*args, **kwargs)
+        asked.arguments.update(need_weights=True, average_attn_weights=False, is_causal=False)
+        with _SoftmaxInputs() as seen:
+            func(*asked.args, **asked.kwargs)
+        query, key = asked.arguments["query"], asked.arguments["key"]
+        logits = from_product(seen.inputs[0], 1 if query.ndim == 2 else query.shape[1])
+        is_cross = query.data_ptr() != key.data_ptr()
+        self.watch.say(*self.watch.innermost(), logits, "multihead", is_cross=is_cross)
+        return func(*args, **kwargs)
+
+
+class _SoftmaxInputs(TorchDispatchMode):
+    """Keeps what softmax is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.inputs: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._softmax.default:
+            self.inputs.append(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def reproduces(call: AttentionCall) -> bool:
+    """Whether softmax of the logits, applied to the values, gives what the model's attention gave."""
+    if call.value is None or call.output is None:
+        return True
+    logits, value, output = call.logits, call.value, call.output
+    for item in range(logits.shape[0]):
+        block = Block(item)
+        missing = logits.missing(block)
+        probs = logits.probs(logits.scores(block), missing, slice(None))
+        values = value[item].to(probs.dtype)
+        if values.shape[0] != probs.shape[0]:
+            values = values.repeat_interleave(probs.shape[0] // values.shape[0], dim=0)
+        ours = (probs @ values).transpose(0, 1)
+        if ours.numel() != output[item].numel():
+            return False
+        theirs = output[item].reshape(ours.shape).to(ours.dtype)
+        if missing is not None:  # a query without keys: some functions say uniform, some zero
+            seen = ~missing.all(dim=-1).any(dim=0).to(ours.device)
+            ours, theirs = ours[seen], theirs[seen]
+        tolerance = 1e-4 if output.dtype in (torch.float32, torch.float64) else 3e-2
+        if ours.numel() and (ours - theirs).abs().max() > tolerance * theirs.abs().max().clamp(min=1e-6):
+            return False
+    return True

@@ -1,0 +1,182 @@
+"""Runs of plain arrays: `headtree organize` for anything with two or more axes, no transformer needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headtree import _checks
+from headtree.errors import InvalidValueError
+from headtree.measures.orders import orders
+from headtree.measures.sparsity import compression_curve
+from headtree.pipeline.steps import write_table
+from headtree.pipeline.tables import curves_to_dict
+from headtree.questionnaire.organization import Organization
+from headtree.questionnaire.organize import organize_array
+from headtree.runs.folder import Workplace
+from headtree.runs.organization_store import questionnaire_from_dict, write_organizations
+from headtree.runs.run import ARRAY_FORMAT
+from headtree.tensor.load import LoadedArray, load_array
+from headtree.tensor.store import as_numpy
+from headtree.tensor.zarr_dataset import Variable, create, finish, put
+
+_LEVELS = 3
+#: What the axes of organization.zarr are called already.
+_TAKEN = ("axis", "component", "input", "iteration", "level")
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayFile:
+    """An array in a file.
+
+    Parameters
+    ----------
+    path : path
+        Any file that `load_array` reads.
+    name : str, optional
+        Which array of several.
+    axes : sequence of str, optional
+        Names of the axes; the file's own, or axis0, axis1, … without it.
+    """
+
+    path: Path
+    name: str | None = None
+    axes: Sequence[str] | None = None
+
+    @cached_property
+    def loaded(self) -> LoadedArray:
+        """What the file holds."""
+        return load_array(self.path, name=self.name)
+
+    @cached_property
+    def values(self) -> np.ndarray[Any, Any]:
+        """The array; nan where an entry is missing."""
+        values = as_numpy(self.loaded.values)
+        if values.dtype.kind not in "fiub":
+            raise InvalidValueError(f"{self.path} must hold real numbers, got {values.dtype}; convert them first")
+        return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes, fit to be names of files and of axes in the run's datasets."""
+        n = self.values.ndim
+        if self.axes is None:
+            own = self.loaded.axes or ()
+            return (
+                tuple(own) if len(set(own)) == n and all(map(_is_fit, own)) else tuple(f"axis{i}" for i in range(n))
+            )
+        names = tuple(self.axes)
+        if len(names) != n or len(set(names)) != n:
+            raise InvalidValueError(
+                f"axes must be {n} different names, one for each axis of the shape {self.values.shape}, got "
+                f"{', '.join(names)}"
+            )
+        unfit = [name for name in names if not _is_fit(name)]
+        if unfit:
+            raise InvalidValueError(
+                "names of axes must be letters, digits, - and _, and not one of "
+                f"{', '.join(_TAKEN)}, got {unfit[0]!r}"
+            )
+        return names
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The file's name, the names in it and the hash of the array."""
+        values = np.ascontiguousarray(self.values)
+        return {
+            "type": "array",
+            "file": self.path.name,
+            "array": self.name,
+            "axes": list(self.names),
+            "shape": list(values.shape),
+            "sha256": hashlib.sha256(values.tobytes()).hexdigest(),
+        }
+
+
+def _is_fit(name: str) -> bool:
+    return bool(name) and name not in _TAKEN and all(c.isalnum() or c in "_-" for c in name)
+
+
+def keep(place: Workplace, source: ArrayFile) -> None:
+    """Copy the array into the run."""
+    values = source.values
+    missing = np.isnan(values)
+    item = {"name": source.path.name, "sha256": source.settings["sha256"]}
+    place.save(replace(place.record, inputs=(item,)))
+    with place.whole(place.path / "array.zarr") as draft:
+        group = create(draft, {"format": ARRAY_FORMAT, "identity": place.identity})
+        put(group, "array", Variable(source.names, values))
+        if missing.any():
+            put(group, "mask", Variable(source.names, missing))
+        for axis, labels in zip(source.names, source.loaded.labels, strict=True):
+            if labels is not None:
+                put(group, axis, Variable((axis,), np.array(labels, dtype=object)))
+        finish(draft)
+
+
+def organize_axes(place: Workplace, source: ArrayFile) -> None:
+    """Organize every axis."""
+    settings = questionnaire_from_dict(place.record.settings["questionnaire"])
+    missing = np.isnan(source.values)
+    org = organize_array(source.values, settings, mask=missing if missing.any() else None, names=source.names)
+    with place.whole(place.path / "organization.zarr") as draft:
+        write_organizations(draft, [org])
+
+
+def measure_array(place: Workplace, source: ArrayFile) -> None:
+    """A table for each axis, and how few Haar coefficients hold the array."""
+    org = place.run.organization[0]
+    for axis, labels in zip(org.names, source.loaded.labels, strict=True):
+        write_table(place, f"{axis}.csv", _axis_table(org, axis, labels))
+    missing = np.isnan(source.values)
+    full = source.values
+    if missing.any():
+        full = np.where(missing, full[~missing].mean(), full)
+    curves = {
+        name: compression_curve(full, trees)
+        for name, trees in orders(list(org.trees), place.record.settings["measures"]["seed"]).items()
+    }
+    organized = curves["organized"].n_for_99
+    measures = {
+        "missing": int(missing.sum()),
+        "moved": [[None if np.isnan(value) else float(value) for value in row] for row in org.moved],
+        "sparsity": {
+            "gain": curves["given"].n_for_99 / organized if organized else 1.0,
+            "orders": list(curves),
+            "n_for_90": [curve.n_for_90 for curve in curves.values()],
+            "n_for_99": [curve.n_for_99 for curve in curves.values()],
+            "n_coefficients": full.size,
+            "curves": curves_to_dict(curves),
+        },
+    }
+    place.write_text("measures.json", json.dumps(measures, indent=1) + "\n")
+
+
+def _axis_table(org: Organization, axis: str, labels: Sequence[str] | None) -> dict[str, Any]:
+    """One row per slice: where it stands in tree order, its folders on the upper levels, its coordinates."""
+    tree, points = org.trees[axis], org.coordinates[axis]
+    n = tree.n_leaves
+    place = np.empty(n, dtype=np.int64)
+    place[org.order(axis)] = np.arange(n)
+    table: dict[str, Any] = {"slice": np.arange(n)}
+    if labels is not None:
+        table["label"] = list(labels)
+    table["place_in_tree"] = place
+    for level in range(1, min(_LEVELS + 1, tree.n_levels)):
+        table[f"folder_{level}"] = tree.labels[level]
+    for i in range(min(3, points.shape[1])):
+        table[f"coordinate_{i + 1}"] = points[:, i]
+    return table
+
+
+def check_array(source: ArrayFile) -> None:
+    """Refuse an array that cannot be organized before anything is written."""
+    missing = np.isnan(source.values)
+    _checks.scaled_array(source.values, str(source.path), mask=missing if missing.any() else None, min_axes=2)

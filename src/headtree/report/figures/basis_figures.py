@@ -1,0 +1,387 @@
+"""Pictures of expansions on the trees: basis functions, coefficients, entropies and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from headtree.bases.haar import HaarBasis
+from headtree.bases.tensor_haar import TensorHaarBasis
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.measures.orders import check_pair, filled
+from headtree.measures.sparsity import CompressionCurve, Sparsity
+from headtree.questionnaire.organization import Organization
+from headtree.report.figures.head_figures import Heads, checked_leaves, checked_order
+from headtree.report.figures.matrix_figures import bar_words, draw_matrix, finish_bar, head_index
+from headtree.report.figures.style import (
+    BLACK,
+    BLUE,
+    CURVES,
+    DASHES,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PAGE,
+    SMALL,
+    VERMILION,
+    layer_bar,
+    layer_scale,
+    log_axis,
+    new_figure,
+    number_words,
+    plain,
+    rising_colors,
+    signed_colors,
+    styled,
+    thin,
+)
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.trees.tree import PartitionTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+#: Coefficients below this share of the largest are rounding errors of float32.
+_ROUNDING = 1e-6
+
+
+@styled
+def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
+    """Haar basis of the heads: every function of the tree's basis, with the heads in tree order.
+
+    Parameters
+    ----------
+    tree : PartitionTree
+        Of the heads.
+    heads : sequence of (layer, head)
+        One for each leaf.
+    order : integers (head), optional
+        A depth-first order of the tree; by default siblings stand by smallest head.
+
+    Notes
+    -----
+    Functions have norm one, so that those on few heads are large and those on many small; each is drawn over its
+    largest modulus. Blue against red: what is compared with what. The panel above counts the heads it is about.
+    """
+    n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
+    order, leaves = checked_order(tree, order, n), checked_leaves(heads, n)
+    basis = HaarBasis(tree)
+    functions = basis.matrix()
+    functions = functions / np.abs(functions).max(axis=0)
+    figure = new_figure(PAGE * 0.75, 4.6)
+    above, picture = figure.subplots(2, 1, sharex=True, height_ratios=(1, 4.5))
+    above.plot(np.arange(n), basis.support, drawstyle="steps-mid", color=BLACK, linewidth=0.9)
+    above.set(ylabel=f"{leaves.word}s in\nsupport", ylim=(0.8, n * 1.3))
+    log_axis(above.yaxis, 4)
+    shown = np.where(functions == 0, 0.0, functions)[order]
+    image = draw_matrix(picture, shown, cmap=signed_colors(), vmin=-1, vmax=1)
+    picture.set_box_aspect(None)
+    places = thin(n, 230)
+    picture.set_yticks(places, [leaves.names[order[place]] for place in places])
+    picture.set(xlabel="Haar function, coarse to fine", ylabel=f"{leaves.word}, tree order")
+    picture.locator_params(axis="x", integer=True)
+    finish_bar(figure.colorbar(image, ax=[above, picture], shrink=0.6, pad=0.02), "value over largest modulus")
+    return figure
+
+
+@styled
+def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequence[Any]) -> Figure:
+    """Query-key coefficients of some heads against the support of their functions, and of all heads together.
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Missing entries are filled first: probs with 0, scores with their row's mean.
+    org : Organization
+        Its query and key trees make the basis.
+    heads : sequence of int, str or (layer, head)
+        Heads to draw by themselves, one panel each; two or three look best.
+
+    Notes
+    -----
+    Support falls from left to right, from the whole matrix to single entries. Colour counts the coefficients in a
+    place of the plane; the line is the root mean square in each octave of support, and the last panel has that line
+    for every head, coloured by layer. A head that is smooth on its trees falls steeply. Coefficients below a
+    millionth of the largest, rounding errors, stand on the lower edge.
+    """
+    check_pair(att, org)
+    chosen = [head_index(att, head) for head in heads]
+    if not chosen:
+        raise InvalidValueError("heads must name at least one head, got none")
+    basis = TensorHaarBasis(tuple(org.trees)[1:])
+    support = np.multiply.outer(*basis.supports).ravel()
+    moduli = np.abs(basis.analyze(filled(att).values).double().numpy()).reshape(len(att.heads), -1)
+    octaves, rms = _rms_by_octave(support, moduli)
+    figure = new_figure(PAGE, 2.5)
+    panels = figure.subplots(1, len(chosen) + 1, sharex=True, sharey=True)
+    positive = moduli[moduli > 0]
+    top = float(moduli.max()) if positive.size else 1.0
+    floor = max(float(np.quantile(positive, 1e-3)), _ROUNDING * top) if positive.size else 1e-3
+    for axes, index in zip(panels[:-1], chosen, strict=True):
+        cells = _draw_counts(axes, support, np.maximum(moduli[index], floor), most=top)
+        axes.plot(octaves, rms[index], color=VERMILION, marker="o", markersize=2.5)
+        axes.set_title(str(att.heads[index]))
+    layers = np.array([head.layer for head in att.heads])
+    colors, norm = layer_scale(layers)
+    for index in range(len(layers)):
+        panels[-1].plot(octaves, rms[index], color=colors(norm(layers[index])), linewidth=0.5, alpha=0.8)
+    panels[-1].set_title(f"all {len(layers)} heads")
+    panels[0].set_ylim(floor, 1.6 * top)
+    panels[0].set_xlim(1.5 * float(support.max()), float(support.min()) / 1.5)
+    log_axis(panels[0].yaxis, 9)
+    log_axis(panels[0].xaxis, 5)
+    panels[0].set_ylabel("modulus of coefficient")
+    for axes in panels:
+        axes.set_xlabel("support, entries")
+        axes.grid(axis="y")
+    bar = figure.colorbar(cells, ax=panels[-2], pad=0.02, format=bar_words)
+    bar.minorticks_off()
+    finish_bar(bar, "")
+    bar.ax.set_title(
+        "coefficients\nin a cell", fontsize=SMALL
+    )  # beside it, it would name the axis of the last panel
+    panels[-1].set_ylabel("root mean square")
+    layer_bar(figure, panels[-1], layers, pad=0.02)
+    return figure
+
+
+def _draw_counts(axes: Any, support: Any, moduli: Any, most: float) -> Any:
+    """How many coefficients are in each cell of the plane, which has hundreds of dots in a place otherwise."""
+    from matplotlib.colors import LogNorm
+
+    rows = np.geomspace(moduli.min(), 1.6 * max(most, moduli.min()), 61)
+    columns = np.geomspace(support.min() / 1.12, support.max() * 1.12, 46)
+    counts, _, _ = np.histogram2d(moduli, support, (rows, columns))
+    counts = np.ma.masked_equal(counts, 0)
+    return axes.pcolormesh(columns, rows, counts, cmap="cividis_r", norm=LogNorm(1, 1000), rasterized=True)
+
+
+def _rms_by_octave(
+    support: Int[np.ndarray, " function"], moduli: Float[np.ndarray, "head function"]
+) -> tuple[Float[np.ndarray, " octave"], Float[np.ndarray, "head octave"]]:
+    """Middle of each octave of support that has functions, and the root mean square of the coefficients there."""
+    octave = np.floor(np.log2(support)).astype(int)
+    present = np.unique(octave)
+    rms = np.stack([np.sqrt(np.square(moduli[:, octave == o]).mean(axis=1)) for o in present], axis=1)
+    middle = np.array([np.exp(np.log(support[octave == o]).mean()) for o in present])
+    return middle, np.where(rms > 0, rms, np.nan)
+
+
+@styled
+def entropy_over_heads(
+    entropies: Any,
+    heads: Heads,
+    inputs: Sequence[str] | None = None,
+    *,
+    label: str = "ℓ1 entropy",
+) -> Figure:
+    """Entropy of every head on every input: as curves over the heads in layer order, and as a picture.
+
+    Parameters
+    ----------
+    entropies : array (input, head)
+        Such as ``[head_entropy(att, org).relative for …]``. Nan where a head has none on an input.
+    heads : sequence of (layer, head)
+        One for each column.
+    inputs : sequence of str, optional
+        Names of the rows.
+    label : str
+        Which entropy it is.
+
+    Notes
+    -----
+    Grey bands are layers. The line is the mean over inputs, the band around it their range. The three heads of
+    largest and of smallest mean are named.
+    """
+    table = _table(entropies, "entropies")
+    leaves = checked_leaves(heads, table.shape[1])
+    names = _names(inputs, len(table))
+    places = np.arange(table.shape[1])
+    figure = new_figure(PAGE, 2.3 + min(1.6, 0.14 * len(table) + 0.35))
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.1, min(1.6, 0.14 * len(table) + 0.35)))
+    if leaves.layers is not None:
+        _layer_bands(above, leaves.layers.tolist())
+    with np.errstate(all="ignore"):
+        mean, low, high = (
+            reduce(np.ma.masked_invalid(table), axis=0) for reduce in (np.ma.mean, np.ma.min, np.ma.max)
+        )
+    above.fill_between(places, low, high, color=BLUE, alpha=0.3, linewidth=0, label="range over inputs")
+    above.plot(places, mean, color=BLUE, marker="o", markersize=2, linewidth=0.8, label="mean over inputs")
+    _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), leaves.names)
+    above.set(ylabel=plain(label, 40), xlim=(-0.5, len(leaves.names) - 0.5))
+    _pad_above_and_below(above, low.min(), high.max())
+    above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    image = draw_matrix(below, table, cmap=rising_colors())
+    below.set_box_aspect(None)
+    rows = thin(len(table), 62 * min(1.6, 0.14 * len(table) + 0.35))
+    below.set_yticks(rows, [names[row] for row in rows])
+    columns = thin(len(leaves.names), 400, height=34)
+    below.set_xticks(columns, [leaves.names[column] for column in columns])
+    below.set(xlabel=f"{leaves.word}, in layer order" if leaves.layers is not None else leaves.word, ylabel="input")
+    finish_bar(figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8, format=bar_words), plain(label, 40))
+    return figure
+
+
+def _pad_above_and_below(axes: Any, low: float, high: float) -> None:
+    """Room for names over and under a curve; no tick below 0 where nothing is."""
+    from matplotlib.ticker import MaxNLocator
+
+    room = 0.25 * (high - low or 1.0)
+    axes.set_ylim(low - room, high + room)
+    ticks = MaxNLocator(6).tick_values(low - room, high + room)
+    shown = [tick for tick in ticks if low - room <= tick <= high + room and (tick >= 0 or low < 0)]
+    axes.set_yticks(shown, [number_words(tick) for tick in shown])
+
+
+def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
+    """Every second layer on grey ground, with its number where there is room."""
+    edges = [0, *(1 + np.flatnonzero(np.diff(layers))), len(layers)]
+    shown = thin(len(edges) - 1, 400, height=22)
+    for number, (first, end) in enumerate(pairwise(edges)):
+        if number % 2 == 0:
+            axes.axvspan(first - 0.5, end - 0.5, color="#f0f0f0", zorder=0, linewidth=0)
+        if number in shown:
+            words = f"layer {layers[first]}" if number == 0 else str(layers[first])
+            middle, look = (first + end - 1) / 2, {"ha": "center", "va": "top", "fontsize": SMALL, "color": GREY}
+            axes.text(middle, 0.98, words, transform=axes.get_xaxis_transform(), **look)
+
+
+def _name_extremes(
+    axes: Any, mean: Float[np.ndarray, " head"], ends: tuple[Any, Any], heads: Sequence[str], n: int = 3
+) -> None:
+    """Names over the n heads of largest mean and under those of smallest, left out where they would overlap."""
+    rising = [place for place in np.argsort(mean, kind="stable") if np.isfinite(mean[place])]
+    n = min(n, len(rising) // 2)
+    width = len(mean) * 0.06  # of a name, in heads
+    for chosen, end, up in ((rising[::-1][:n], ends[1], 1), (rising[:n], ends[0], -1)):
+        taken: list[int] = []
+        for place in chosen:
+            if all(abs(place - other) > width for other in taken):
+                taken.append(place)
+                axes.annotate(
+                    heads[place], (place, end[place]), xytext=(0, 3 * up), textcoords="offset points",
+                    fontsize=SMALL, ha="center", va="bottom" if up > 0 else "top",
+                )  # fmt: skip
+
+
+_ORDERS = {
+    "organized": ("found trees", BLUE, "-"),
+    "given": ("given order", VERMILION, DASHES[1]),
+    "random": ("random order", GREY, DASHES[2]),
+    "shuffled": ("found trees, leaves shuffled", ORANGE, DASHES[3]),
+}
+
+
+@styled
+def compression(sparsity: Sparsity | Mapping[str, CompressionCurve]) -> Figure:
+    """Error against the number of Haar coefficients kept, with the found trees and with others.
+
+    Parameters
+    ----------
+    sparsity : Sparsity, or mapping from name to CompressionCurve
+        What ``ht.sparsity(att, org)`` returns.
+
+    Notes
+    -----
+    Left: the largest coefficients are kept, the best any choice can do. Right: those of largest support, a choice
+    that needs no look at the tensor. Dots mark where 90 % and 99 % of the energy are reached. Lower is sparser.
+    """
+    curves = sparsity.by_order if isinstance(sparsity, Sparsity) else sparsity
+    if not isinstance(curves, Mapping) or not all(isinstance(curve, CompressionCurve) for curve in curves.values()):
+        raise InvalidTypeError(f"sparsity must be what ht.sparsity returns, got {type(sparsity).__name__}")
+    figure = new_figure(PAGE, 2.7)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for place, (name, curve) in enumerate(curves.items()):
+        words, color, dashes = _ORDERS.get(name, (plain(name, 30), CURVES[place % 7], DASHES[place % 7]))
+        share = 100 * curve.counts / curve.n_coefficients
+        left.plot(share, 100 * curve.largest, color=color, linestyle=dashes, label=words)
+        right.plot(share, 100 * curve.coarsest, color=color, linestyle=dashes, label=words)
+        marks = 100 * np.array([curve.n_for_90, curve.n_for_99]) / curve.n_coefficients
+        left.plot(marks, 100 * np.sqrt([0.1, 0.01]), "o", color=color, markersize=3)
+    for axes, title in ((left, "largest coefficients kept"), (right, "coarsest coefficients kept")):
+        axes.set(title=title, xlabel="coefficients kept, %", ylim=(0, 103))
+        log_axis(axes.xaxis, 8)
+        axes.grid()
+    left.set_ylabel("relative error, %")
+    left.legend(loc="lower left")
+    return figure
+
+
+@styled
+def tri_haar_coefficients(
+    coefficients: Any, supports: Any, inputs: Sequence[str] | None = None, *, is_relative: bool = False
+) -> Figure:
+    """The coarsest head-query-key coefficients of a network on several inputs.
+
+    Parameters
+    ----------
+    coefficients : array (input, function)
+        In the order of ``TensorHaarBasis.top``: falling support. The trees are each input's own, so that functions
+        of the same rank are alike in size, not the same.
+    supports : array (input, function)
+        Number of entries in each function's support.
+    inputs : sequence of str, optional
+        Names of the rows.
+    is_relative : bool
+        Whether the coefficients were divided by the norm of their tensor.
+
+    Notes
+    -----
+    Moduli below a millionth of the largest, 0 and rounding errors, are drawn as large as that, in one row.
+    """
+    table = np.abs(_table(coefficients, "coefficients"))
+    sizes = _table(supports, "supports")
+    if sizes.shape != table.shape:
+        raise InvalidValueError(f"supports must have the shape of coefficients, {table.shape}, got {sizes.shape}")
+    names = _names(inputs, len(table))
+    ranks = np.arange(1, table.shape[1] + 1)
+    floor = _ROUNDING * float(np.nanmax(table)) or 1.0
+    figure = new_figure(PAGE, 3.0)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for row, (name, values) in enumerate(zip(names, table, strict=True)):
+        look = {"color": CURVES[row % 7], "marker": MARKERS[row % 7], "markersize": 3, "linestyle": ""}
+        shown = np.maximum(values, floor)
+        above.plot(ranks, shown, alpha=0.8, label=f"{name}: {number_words(np.nansum(values))}", **look)
+        below.plot(ranks, sizes[row], color=CURVES[row % 7], linewidth=0.9, linestyle=DASHES[row % 7])
+    unit = "coefficient over norm" if is_relative else "coefficient"
+    above.set_ylabel(f"modulus of\n{unit}")
+    log_axis(above.yaxis)
+    above.grid(axis="y")
+    if (table <= floor).any():
+        look = {"transform": above.get_yaxis_transform(), "fontsize": SMALL, "va": "center"}
+        above.text(1.01, floor, "0, but for rounding", **look)
+    shown_at_most = 12
+    handles, labels = above.get_legend_handles_labels()
+    above.legend(
+        handles[:shown_at_most], labels[:shown_at_most], title="input: sum of moduli\n(network entropy)",
+        title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.05), alignment="left",
+    )  # fmt: skip
+    below.set(xlabel="function, by falling support", ylabel="support,\nentries", ylim=(0, 1.05 * np.nanmax(sizes)))
+    below.yaxis.set_major_formatter(lambda value, _: number_words(value))
+    below.locator_params(axis="y", nbins=3)
+    below.grid(axis="y")
+    below.set_xlim(0, len(ranks) + 1)
+    return figure
+
+
+def _table(values: Any, name: str) -> Float[np.ndarray, "input column"]:
+    try:
+        table = np.array([np.asarray(row, dtype=np.float64) for row in values])
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name} must be rows of numbers of one length, one row for each input") from None
+    if table.ndim != 2 or 0 in table.shape:
+        raise InvalidValueError(f"{name} must have one row for each input, got shape {table.shape}")
+    return np.where(np.isfinite(table), table, np.nan)
+
+
+def _names(inputs: Sequence[str] | None, n: int) -> list[str]:
+    if inputs is None:
+        return [str(row) for row in range(n)]
+    if len(inputs) != n:
+        raise InvalidValueError(f"inputs must name the {n} rows, got {len(inputs)}")
+    return [plain(name, 14) for name in inputs]

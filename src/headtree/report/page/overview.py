@@ -1,0 +1,166 @@
+"""What the page knows of a network before any matrix: the table of heads, trees, affinities, stability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from headtree.measures.stability import stability
+from headtree.questionnaire.organization import Organization
+from headtree.report.words.folder_sentences import folder_sentences
+from headtree.trees.compare import tree_distance
+from headtree.trees.tree import PartitionTree
+
+if TYPE_CHECKING:
+    from headtree.runs.run import Run
+
+#: Cells on a side of the picture of affinities; more heads than this share cells.
+_N_AFFINITY_CELLS = 512
+
+
+def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Text and arrays that the first view needs."""
+    text: dict[str, Any] = {
+        "name": run.name,
+        "kind": run.kind,
+        "inputs": list(run.inputs),
+        "n_heads": len(run.heads),
+        "settings": flattened({**dict(run.settings), **dict(run.info)}),
+        "stability": _stability(run),
+    }
+    text["columns"], arrays = _columns(run.heads)
+    for name, tree_text, tree_arrays in _trees(run):
+        text[name] = tree_text
+        arrays |= {f"{name}_{part}": array for part, array in tree_arrays.items()}
+    return text, arrays
+
+
+def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Columns of heads.csv: numbers as arrays, all else as words."""
+    described: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
+    for number, name in enumerate(table.columns):
+        values = table[name]
+        if values.dtype.kind in "fiub":
+            is_whole = values.dtype.kind != "f"
+            described.append({"name": str(name), "type": "whole" if is_whole else "number"})
+            arrays[f"column_{number}"] = values.to_numpy(dtype=np.float64)
+        else:
+            words = [shortened(str(value)) for value in values.fillna("")]
+            described.append({"name": str(name), "type": "word", "words": words})
+    return described, arrays
+
+
+def _trees(run: Run) -> list[tuple[str, dict[str, Any], dict[str, np.ndarray]]]:
+    """The tree of heads over all inputs and that of each input, with their folders in words."""
+    joint = run.consensus
+    key = run.heads["coordinate_1"].to_numpy(dtype=float) if "coordinate_1" in run.heads else None
+    support = dict(zip(joint.node.tolist(), joint.support.tolist(), strict=True))
+    trees = [_tree("consensus", joint.tree, joint.tree.order(key), joint.affinity, run.heads, support)]
+    for i in range(run.n_inputs):
+        org = run.organization[i]
+        trees.append(_tree(f"input_{i}", org.trees[0], org.order(0), org.affinities[0], run.heads, {}))
+        trees[-1][2]["coordinates"] = _coordinates(org)
+    return trees
+
+
+def _coordinates(org: Organization) -> Float[np.ndarray, "head component"]:
+    return np.asarray(org.coordinates[0][:, :3], dtype=np.float32)
+
+
+def _tree(
+    name: str,
+    tree: PartitionTree,
+    order: Int[np.ndarray, " head"],
+    affinity: Float[np.ndarray, "head head"],
+    table: Any,
+    support: Mapping[int, float],
+) -> tuple[str, dict[str, Any], dict[str, np.ndarray]]:
+    """A tree for drawing: its distinct folders as ranges of the display order."""
+    folders = tree.distinct
+    inner = np.flatnonzero(~folders.is_leaf) if tree.n_leaves > 1 else np.array([0])
+    place = np.argsort(order)
+    members = [np.flatnonzero(tree.nodes[folders.level[i]] == folders.node[i]) for i in inner]
+    number = {int(folder): i for i, folder in enumerate(inner)}
+    codes, low, high = _affinity_codes(affinity, order)
+    text = {"words": folder_sentences(table, members), "affinity": [low, high]}
+    arrays = {
+        "order": order.astype(np.int32),
+        "start": np.array([place[heads].min() for heads in members], dtype=np.int32),
+        "size": folders.size[inner].astype(np.int32),
+        "parent": np.array([number.get(int(folders.parent[i]), -1) for i in inner], dtype=np.int32),
+        "support": np.array([support.get(int(folders.node[i]), np.nan) for i in inner], dtype=np.float32),
+        "affinity": codes,
+    }
+    return name, text, arrays
+
+
+def _affinity_codes(
+    affinity: Float[np.ndarray, "head head"], order: Int[np.ndarray, " head"]
+) -> tuple[UInt8[np.ndarray, " pair"], float, float]:
+    """The affinities in tree order, averaged to a picture's size, as codes 0 to 254 of its upper triangle."""
+    n = len(order)
+    n_cells = min(n, _N_AFFINITY_CELLS)
+    starts = np.arange(n_cells) * n // n_cells
+    sizes = np.diff(starts, append=n)
+    sums = np.add.reduceat(np.add.reduceat(affinity[np.ix_(order, order)], starts, axis=1), starts, axis=0)
+    cells = (sums / np.multiply.outer(sizes, sizes))[np.triu_indices(n_cells)]
+    low, high = float(cells.min()), float(cells.max())
+    return np.rint(254 * (cells - low) / ((high - low) or 1)).astype(np.uint8), low, high
+
+
+def _stability(run: Run) -> dict[str, Any] | None:
+    """How far the inputs agree: rankings of heads by entropy, trees, and what recurs at the top and bottom."""
+    columns = [f"entropy_{i}" for i in range(run.n_inputs)]
+    joint = run.consensus
+    if run.n_inputs < 2 or not set(columns) <= set(run.heads.columns):
+        return None
+    entropies = run.heads[columns].to_numpy(dtype=float).T
+    if not np.isfinite(entropies).all() or entropies.shape[1] < 2:
+        return None
+    heads = list(zip(run.heads["layer"].tolist(), run.heads["head"].tolist(), strict=True))
+    agreement = stability(entropies, heads=heads)
+    trees = [run.organization[i].trees[0] for i in range(run.n_inputs)]
+    return {
+        "correlations": agreement.correlations,
+        "mean": agreement.mean_correlation,
+        "interval": agreement.interval,
+        "confidence": agreement.confidence,
+        "n_selected": agreement.n_selected,
+        "recurring": [
+            [row["rank"], str(row["top"]), row["top_count"], str(row["bottom"]), row["bottom_count"]]
+            for row in agreement.table(5)
+        ],
+        "tree_distances": [tree_distance(tree, joint.tree) for tree in trees],
+        "n_bootstrap": joint.n_bootstrap,
+        "status": [str(run.organization[i].status) for i in range(run.n_inputs)],
+    }
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as rows of a table."""
+    rows: list[tuple[str, str]] = []
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            rows += flattened(value, f"{name}.")
+        else:
+            rows.append((shortened(name), shortened(str(value), 500)))
+    return rows
+
+
+def shortened(text: str, at_most: int = 200) -> str:
+    """`text`, or its beginning and how long it was."""
+    return text if len(text) <= at_most else f"{text[:at_most]}… ({len(text):,} characters)"
+
+
+def representatives(run: Run) -> Int[np.ndarray, " family"]:
+    """Of each main family of heads the one that is nearest to the others on average."""
+    affinity = run.consensus.affinity
+    chosen = []
+    for heads in run.consensus.families().folders or (np.arange(len(affinity)),):
+        chosen.append(heads[np.argmax(affinity[np.ix_(heads, heads)].sum(axis=1))])
+    return np.sort(np.array(chosen))

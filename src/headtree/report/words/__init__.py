@@ -1,0 +1,1 @@
+"""Results in words: sections, summaries and the one way numbers are written."""

@@ -1,0 +1,254 @@
+"""The diagnostics in words and small tables, in the shape that reports show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headtree.measures.agreement import TreeAgreement, tree_agreement
+from headtree.measures.consensus import Consensus
+from headtree.measures.heads.diagnostics import Diagnostics
+from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
+from headtree.measures.heads.roles import WORDS
+from headtree.measures.overlap import overlap
+from headtree.report.words.folder_words import describe_folders, folder_words
+from headtree.tensor.attention_tensor import HeadId
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+#: Captions of two tables, by which reports find them.
+OVERLAP = "How far the l1 entropy of heads contains each measure"
+MEANINGS = "What the columns of heads and layers mean"
+
+_N_EXAMPLES, _N_NAMES = 6, 20
+
+_COLUMN_OF = {words: column for column, words in WORDS.items()}
+
+#: Folders with a role that are shown, and the fewest heads that make one worth it.
+_MOST_FOLDERS, _SMALLEST_FOLDER = 8, 3
+
+
+def diagnostics_content(
+    found: Diagnostics,
+    *,
+    heads: DataFrame | None = None,
+    consensus: Consensus | None = None,
+    rng: int | np.random.Generator = 0,
+) -> dict[str, Any]:
+    """Title, paragraphs and tables of the diagnostics: ``{"title", "text", "tables", "figures"}``.
+
+    Parameters
+    ----------
+    found : Diagnostics
+        What `diagnostics` returned.
+    heads : DataFrame, optional
+        A table of the same heads with a column ``entropy``, for the measures that the l1 entropy contains.
+    consensus : Consensus, optional
+        The tree of the same heads, for its families in words and for what its folders predict.
+    rng : int or numpy Generator
+        Source of permutations and resamplings.
+    """
+    text, tables = [_roles_text(found), *_induction_text(found)], [_roles_table(found)]
+    if consensus is not None:
+        agreements = tree_agreements(found, consensus, rng=rng)
+        text.append(" ".join(_agreement_text(name, agreement) for name, agreement in agreements.items()))
+        tables += [
+            _families_table(found, consensus),
+            _folders_table(found, consensus),
+            _agreement_table(agreements),
+        ]
+    if heads is not None:
+        joined = heads[["name", "entropy"]].merge(found.heads, on="name")
+        table = overlap(joined, rng=rng)
+        text.append(_overlap_text(table))
+        tables.append(_overlap_table(table))
+    tables.append(_meanings_table(found))
+    if found.missing:
+        rows = sorted([name, reason] for name, reason in found.missing.items())
+        tables.append(_table("Columns without a value, or not for all heads or inputs", ["column", "why"], rows))
+    return {"title": "Diagnostics and roles of heads", "text": text, "tables": tables, "figures": []}
+
+
+def tree_agreements(
+    found: Diagnostics, consensus: Consensus, *, n_permutations: int = 999, rng: int | np.random.Generator = 0
+) -> dict[str, TreeAgreement]:
+    """Whether the tree of heads knows their layers, their roles, and those beyond what layers explain."""
+    layers, roles, leanings = [head.layer for head in found.roles.heads], found.roles.names, found.roles.leanings
+    options: dict[str, Any] = {"n_permutations": n_permutations, "rng": rng}
+    return {
+        "layers": tree_agreement(consensus.tree, layers, **options),
+        "roles": tree_agreement(consensus.tree, roles, **options),
+        "roles within layers": tree_agreement(consensus.tree, roles, within=layers, **options),
+        "leanings": tree_agreement(consensus.tree, leanings, **options),
+        "leanings within layers": tree_agreement(consensus.tree, leanings, within=layers, **options),
+    }
+
+
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    return {"caption": caption, "columns": list(columns), "rows": [list(row) for row in rows]}
+
+
+def _roles_text(found: Diagnostics) -> str:
+    named = sum(bool(name) for name in found.roles.names)
+    leaning = sum(bool(name) for name in found.roles.leanings) - named
+    return (
+        f"{named} of {len(found.heads)} heads have a role: at least {found.roles.least:.0%} of their attention "
+        "beyond chance goes to one kind of token, chance being the same attention shuffled among the allowed keys. "
+        f"{leaning} others lean to one: at least 10% beyond chance, and three times what chance gives. "
+        f"Means over {_inputs(found.n_inputs)}."
+    )
+
+
+def _induction_text(found: Diagnostics) -> list[str]:
+    """Which head looks most for what followed the earlier copy, and whether that makes it an induction head."""
+    scores = found.heads.get("prefix_matching")
+    if scores is None or not scores.notna().any():
+        return []  # the table of missing columns has the reason
+    best = found.heads.loc[scores.idxmax()]
+    copying = f", copying {best['copying']:.2f}" if "copying" in best and np.isfinite(best["copying"]) else ""
+    n_clear = int((scores >= found.roles.least).sum())
+    return [
+        f"Induction, on random tokens said twice: {best['name']} attends most to what followed the earlier copy "
+        f"({best['prefix_matching']:.2f} of its attention, the middle head {scores.median():.2f}{copying}). "
+        f"{n_clear or 'No'} {'head gives' if n_clear < 2 else 'heads give'} at least {found.roles.least:.0%} of "
+        f"{'their' if n_clear > 1 else 'its'} attention to it, as a clear induction head does."
+    ]
+
+
+def _inputs(n: int) -> str:
+    return "one input" if n == 1 else f"{n} inputs"
+
+
+def _roles_table(found: Diagnostics) -> dict[str, Any]:
+    """How many heads have each role, and how many more lean to it."""
+    roles = found.roles
+    having, leaning = Counter(filter(None, roles.names)), Counter(filter(None, roles.leanings))
+    rows = []
+    for role in sorted(leaning, key=lambda role: (-having[role], -leaning[role])):
+        members = [head for head, name in zip(roles.heads, roles.leanings, strict=True) if name == role]
+        strongest = sorted(members, key=lambda head: -_excess(found, role, head))[:_N_EXAMPLES]
+        shown = ", ".join(f"{head} ({_share(found, role, head):.2f})" for head in strongest)
+        more = ", …" if len(members) > _N_EXAMPLES else ""
+        layers = _range([head.layer for head in members])
+        rows.append([role, having[role], leaning[role] - having[role], layers, shown + more])
+    columns = ["role", "heads", "leaning", "layers", "strongest, with their share of attention"]
+    return _table("Heads by role", columns, rows)
+
+
+def _share(found: Diagnostics, role: str, head: HeadId) -> float:
+    return float(found.roles.share[_COLUMN_OF[role]][found.roles.heads.index(head)])
+
+
+def _excess(found: Diagnostics, role: str, head: HeadId) -> float:
+    return float(found.roles.excess[_COLUMN_OF[role]][found.roles.heads.index(head)])
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _families_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
+    families = consensus.families()
+    rows = [
+        [
+            i,
+            folder_words(leaves, found.roles.heads, found.roles.names),
+            _leaning_words(found, leaves),
+            _finite(support),
+        ]
+        for i, (leaves, support) in enumerate(zip(families.folders, families.support, strict=True))
+    ]
+    return _table("Families of the consensus tree in words", ["family", "in words", "lean to", "support"], rows)
+
+
+def _leaning_words(found: Diagnostics, leaves: Any) -> str:
+    """What the heads of a folder lean to, with or without a role: "neighbours 12, same row 3"."""
+    counts = Counter(name for name in (found.roles.leanings[leaf] for leaf in leaves) if name)
+    return ", ".join(f"{name} {n}" for name, n in counts.most_common(3))
+
+
+def _folders_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
+    """Folders most of whose heads have one role or lean to it, largest first, none inside another."""
+    folders = describe_folders(consensus, found.roles.heads, found.roles.leanings)
+    sizes = folders["n_heads"]
+    is_some = (sizes >= _SMALLEST_FOLDER) & (2 * sizes <= len(found.heads))  # not nearly everything
+    of_role = folders[(folders["share_of_role"] >= 0.5) & is_some]
+    rows: list[list[Any]] = []
+    seen: set[str] = set()
+    for row in of_role.sort_values("n_heads", ascending=False, kind="stable").itertuples():
+        members = set(row.heads.split())
+        if members & seen or len(rows) == _MOST_FOLDERS:
+            continue
+        seen |= members
+        names = row.heads.split()
+        shown = " ".join(names[:_N_NAMES]) + (" …" if len(names) > _N_NAMES else "")
+        rows.append([row.words, shown, _finite(row.support)])
+    caption = (
+        "Largest folders of the consensus tree in which half of the heads or more have one role, or lean to it"
+    )
+    return _table(caption, ["in words", "heads", "support"], rows)
+
+
+def _agreement_text(name: str, agreement: TreeAgreement) -> str:
+    if agreement.reason:
+        return f"Whether the tree's folders predict {name} cannot be asked: {agreement.reason}."
+    verdict = "better than chance" if agreement.p_value <= 0.05 else "no better than chance"
+    return (
+        f"The tree's folders predict {name} {verdict} (adjusted mutual information {agreement.information:.2f}, of "
+        f"permuted labels at most {agreement.chance:.2f} in 95 %; p = {agreement.p_value:.3g})."
+    )
+
+
+def _agreement_table(agreements: dict[str, TreeAgreement]) -> dict[str, Any]:
+    rows = [
+        [name, _finite(a.information), _finite(a.chance), _finite(a.p_value), a.n_folders, a.n_labels]
+        for name, a in agreements.items()
+    ]
+    columns = ["labels", "adjusted mutual information", "95 % of permutations", "p", "folders", "kinds of label"]
+    return _table("What the folders of the consensus tree predict, on their best level", columns, rows)
+
+
+def _overlap_text(table: DataFrame) -> str:
+    by_kind = {kind: list(table.loc[table["contained"] == kind, "measure"]) for kind in ("largely", "partly", "no")}
+    return (
+        f"The l1 entropy of heads ([OA], eq. 21) largely contains {_listing(by_kind['largely'])}; in part "
+        f"{_listing(by_kind['partly'])}; and says nothing of {_listing(by_kind['no'])}. Largely: the whole 95 % "
+        "interval of Spearman's correlation over heads is beyond 0.7 or -0.7; in part: it leaves out 0. Heads of "
+        "one layer are not independent, so that true intervals are wider."
+    )
+
+
+def _listing(names: Sequence[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names) if names else "none of these"
+
+
+def _overlap_table(table: DataFrame) -> dict[str, Any]:
+    rows = [
+        [
+            row.measure,
+            _finite(row.correlation),
+            _finite(row.low),
+            _finite(row.high),
+            int(row.n_heads),
+            row.contained,
+        ]
+        for row in table.itertuples()
+    ]
+    columns = ["measure", "Spearman's correlation", "low", "high", "heads", "contained"]
+    return _table(OVERLAP, columns, rows)
+
+
+def _meanings_table(found: Diagnostics) -> dict[str, Any]:
+    known = {**OF_HEADS, **OF_LAYERS}
+    there = dict.fromkeys([*found.heads, *found.layers])
+    rows = [[name, known[name].meaning, known[name].source] for name in there if name in known]
+    return _table(MEANINGS, ["column", "meaning", "source"], rows)
+
+
+def _finite(value: float) -> float | None:
+    return round(float(value), 3) if np.isfinite(value) else None

@@ -1,0 +1,109 @@
+"""Folders of heads in words: "12 heads, layers 2-5, previous token"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.measures.consensus import Consensus
+from headtree.tensor.attention_tensor import HeadId
+from headtree.trees.tree import PartitionTree
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+#: Share of a folder's heads from which their role is the folder's, and from which it is mostly that.
+_NEARLY_ALL, _HALF = 0.75, 0.5
+
+
+def describe_folders(tree: PartitionTree | Consensus, heads: Sequence[HeadId], roles: Sequence[str]) -> DataFrame:
+    """One row for every folder of a tree of heads that is neither everything nor a single head, parents first.
+
+    Parameters
+    ----------
+    tree : PartitionTree or Consensus
+        The heads' tree; a consensus brings the support of its folders.
+    heads : sequence of HeadId
+        In the order of the leaves.
+    roles : sequence of str
+        Name of each head's role, "" for none: ``diagnostics(...).roles.names``.
+    """
+    import pandas as pd
+
+    plain = tree.tree if isinstance(tree, Consensus) else tree
+    if not isinstance(plain, PartitionTree):
+        raise InvalidTypeError(f"tree must be a PartitionTree or a Consensus, got {type(tree).__name__}")
+    if not len(heads) == len(roles) == plain.n_leaves:
+        raise InvalidValueError(
+            f"heads and roles must be one for each of the tree's {plain.n_leaves} leaves, got {len(heads)} and "
+            f"{len(roles)}"
+        )
+    distinct = plain.distinct
+    support = dict(zip(tree.node.tolist(), tree.support, strict=True)) if isinstance(tree, Consensus) else {}
+    rows = []
+    for i in np.flatnonzero(~distinct.is_leaf)[1:]:
+        leaves = np.flatnonzero(plain.nodes[distinct.level[i]] == distinct.node[i]).tolist()
+        role, share = _main_role([roles[leaf] for leaf in leaves])
+        rows.append(
+            {
+                "node": int(distinct.node[i]),
+                "level": int(distinct.level[i]),
+                "n_heads": len(leaves),
+                "first_layer": min(heads[leaf].layer for leaf in leaves),
+                "last_layer": max(heads[leaf].layer for leaf in leaves),
+                "role": role,
+                "share_of_role": share,
+                "support": float(support.get(int(distinct.node[i]), np.nan)),
+                "words": folder_words(leaves, heads, roles),
+                "heads": " ".join(str(heads[leaf]) for leaf in leaves),
+            }
+        )
+    columns = ["node", "level", "n_heads", "first_layer", "last_layer", "role", "share_of_role", "support", "words"]
+    return pd.DataFrame(rows, columns=[*columns, "heads"])
+
+
+def folder_words(leaves: Iterable[int], heads: Sequence[HeadId], roles: Sequence[str] | None) -> str:
+    """A set of heads in a phrase: how many, in which layers, and, where roles are known, doing what."""
+    places = [int(leaf) for leaf in leaves]
+    number = "1 head" if len(places) == 1 else f"{len(places)} heads"
+    phrase = f"{number}, {_layer_words(sorted({heads[place].layer for place in places}))}"
+    return phrase if roles is None else f"{phrase}, {_role_words(places, roles)}"
+
+
+def _role_words(places: Sequence[int], roles: Sequence[str]) -> str:
+    role, share = _main_role([roles[place] for place in places])
+    if share >= _NEARLY_ALL:
+        return role
+    if share >= _HALF:
+        return f"mostly {role}"
+    if not role:
+        return "no role"
+    n_without = sum(not roles[place] for place in places)
+    return "mostly no role" if n_without >= _HALF * len(places) else "mixed roles"
+
+
+def _main_role(roles: Sequence[str]) -> tuple[str, float]:
+    """The most frequent role and the share of heads that have it; ("", 0) if none has any."""
+    counts = Counter(role for role in roles if role)
+    if not counts:
+        return "", 0.0
+    role, count = min(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return role, count / len(roles)
+
+
+def _layer_words(layers: Sequence[int]) -> str:
+    """Sorted numbers of layers: "layer 3", "layers 0 and 5", "layers 0-2, 7"."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    if len(layers) == 1:
+        return f"layer {parts[0]}"
+    return f"layers {' and '.join(parts) if len(layers) == 2 else ', '.join(parts)}"

@@ -1,0 +1,312 @@
+"""The claims of [OA] in words and tables: `claims.md`, and the section of a run's page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headtree.measures.jackknife import Estimate
+from headtree.measures.stability import Stability, stability
+from headtree.report.words.diagnostics_section import MEANINGS, OVERLAP
+from headtree.section import Picture, Section, Table
+from headtree.study.claims.evidence import Evidence
+from headtree.study.claims.pairs import PRINTED_ENTROPIES
+from headtree.study.claims.single_heads import MatrixRegularity
+from headtree.study.claims.verdict import RULE, Finding
+
+_COLUMNS = (
+    "in the paper",
+    "claim",
+    "printed there",
+    "statistic and its limit",
+    "measured",
+    "verdict",
+)
+
+#: Table 1 of [OA]: the three heads that recur most at the top and at the bottom, all in 6 of 6 batches.
+PRINTED_HEADS = {
+    "txl": ("L13H3, L1H0, L7H7", "L6H0, L7H5, L3H5"),
+    "vit": ("L2H5, L3H6, L2H10", "L2H4, L3H10, L1H11"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkResult:
+    """What was found for one network."""
+
+    name: str
+    about: str  #: model, inputs, settings
+    evidence: tuple[Evidence, ...]  #: of each input, in the kind that the paper shows
+    scores: tuple[Evidence, ...]  #: the same from scores; empty if there are none
+    matrices: MatrixRegularity | None  #: every head by itself, on the first input
+    findings: tuple[Finding, ...]
+    pictures: tuple[Picture, ...]
+    sections: tuple[Section, ...] = ()  #: of the run: what its heads do, how sensitive it is
+
+
+def section_of(result: NetworkResult) -> Section:
+    """The claims about one network, for its page."""
+    return Section(
+        title="What the Organized Attention paper says, tested here",
+        text=(result.about, RULE, _counted(result.findings)),
+        tables=tuple(_tables(result)),
+        figures=result.pictures,
+    )
+
+
+def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, level: int = 1) -> str:
+    """One readable text on all networks.
+
+    Parameters
+    ----------
+    results : sequence of NetworkResult
+        One for each network.
+    pairs : sequence of Finding
+        Of claims that compare networks.
+    level : int
+        Of the first heading.
+    """
+    everything = [finding for result in results for finding in result.findings] + list(pairs)
+    lines = [
+        f"{'#' * level} The claims of the Organized Attention paper, tested",
+        "",
+        RULE,
+        "",
+        _counted(everything),
+        "",
+        "| in the paper | claim | " + " | ".join([result.name for result in results]) + " |",
+        "|---" * (2 + len(results)) + "|",
+        *_overview(results),
+        "",
+    ]
+    for result in results:
+        lines += [f"{'#' * (level + 1)} {result.name}", "", result.about, ""]
+        for table in _tables(result):
+            lines += [*_markdown_table(table), ""]
+        for picture in result.pictures:
+            lines += [f"![{_escaped(picture.caption)}]({picture.file})", "", picture.caption, ""]
+        for section in result.sections:
+            lines += _section_lines(section, f"{'#' * (level + 2)} {result.name}: {section.title}")
+    if pairs:
+        rows = [(finding.network, *_row(finding)) for finding in pairs]
+        table = Table("Claims that compare two networks.", ("networks", *_COLUMNS), tuple(rows))
+        lines += [f"{'#' * (level + 1)} Two networks", "", *_markdown_table(table), ""]
+    contained = _contained_table(results)
+    if contained is not None:
+        heading = f"{'#' * (level + 1)} What the l1 entropy of heads already contains"
+        lines += [heading, "", *_markdown_table(contained), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def interval_words(measured: Estimate) -> str:
+    """A number with its interval."""
+    low, high = measured.interval
+    if not math.isfinite(measured.number):
+        return "–"
+    ends = f" [{_number(low)}, {_number(high)}]" if math.isfinite(low) else " (no interval)"
+    return _number(measured.number) + ends
+
+
+def _number(value: float) -> str:
+    text = f"{value:.3g}"
+    return f"{value:.0f}" if "e+" in text else text
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    verdicts = [finding.verdict for finding in findings]
+    words = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("agrees", "differs", "cannot be decided")]
+    return f"Of {len(verdicts)} tests: " + ", ".join(words) + "."
+
+
+def _overview(results: Sequence[NetworkResult]) -> list[str]:
+    """A row for each claim with a verdict for each network."""
+    claims = {finding.claim.key: finding.claim for result in results for finding in result.findings}
+    rows = []
+    for key, claim in claims.items():
+        cells = []
+        for result in results:
+            found = [finding.verdict for finding in result.findings if finding.claim.key == key]
+            cells.append(found[0] if found else "–")
+        rows.append("| " + " | ".join([_escaped(claim.part), _escaped(claim.says), *cells]) + " |")
+    return rows
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    claim = finding.claim
+    limit = f"{claim.statistic}; limit {_number(claim.limit)}"
+    verdict = finding.verdict + (f" ({finding.note})" if finding.note else "")
+    return claim.part, claim.says, claim.printed, limit, interval_words(finding.measured), verdict
+
+
+def _tables(result: NetworkResult) -> list[Table]:
+    rows = tuple(_row(finding) for finding in result.findings)
+    tables = [Table(f"Claims about {result.name}.", _COLUMNS, rows), *_regularity_tables(result)]
+    if result.scores:
+        tables.append(_softmax_table(result))
+    if len(result.evidence) > 1:
+        tables.append(_recurrence_table(result))
+    tables.append(_entropy_table(result))
+    return tables
+
+
+def _section_lines(section: Section, heading: str) -> list[str]:
+    """A section of a run, without what is shown for all networks together, and without its figures."""
+    lines = [heading, ""]
+    for paragraph in section.text:
+        lines += [_escaped(paragraph), ""]
+    for table in section.tables:
+        if table.caption not in (OVERLAP, MEANINGS) and table.rows:
+            lines += [*_markdown_table(table), ""]
+    return lines
+
+
+def _contained_table(results: Sequence[NetworkResult]) -> Table | None:
+    """Correlations of every measure with the l1 entropy, a column for each network, strongest first."""
+    by_network = {}
+    for result in results:
+        tables = [table for section in result.sections for table in section.tables if table.caption == OVERLAP]
+        if tables:
+            by_network[result.name] = {str(row[0]): row[1:] for row in tables[0].rows if row[1] is not None}
+    if not by_network:
+        return None
+    measures = dict.fromkeys(measure for rows in by_network.values() for measure in rows)
+    strength = {
+        measure: float(np.mean([abs(rows[measure][0]) for rows in by_network.values() if measure in rows]))
+        for measure in measures
+    }
+    rows = [
+        (f"`{measure}`", *(_contained_cell(by_network[name].get(measure)) for name in by_network))
+        for measure in sorted(measures, key=lambda measure: -strength[measure])
+    ]
+    caption = (
+        "Spearman's correlation over heads of each measure with the l1 entropy ([OA], eq. 21; mean over inputs), "
+        "its 95 % bootstrap interval over heads, and whether the entropy contains the measure. Largely: the whole "
+        "interval is beyond 0.7 or -0.7; partly: it leaves out 0. Heads of one layer are not independent, so that "
+        "true intervals are wider. A dash: not defined for this network, or the same for all heads."
+    )
+    return Table(caption, ("measure", *by_network), tuple(rows))
+
+
+def _contained_cell(row: Sequence[Any] | None) -> str:
+    if row is None:
+        return "–"
+    correlation, low, high, _, contained = row
+    return f"{correlation:.2f} [{low:.2f}, {high:.2f}] {contained}"
+
+
+def _quartiles(values: Sequence[float] | np.ndarray) -> tuple[str, str, str]:
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) == 0:
+        return ("–", "–", "–")
+    low, middle, high = np.quantile(finite, (0.25, 0.5, 0.75))
+    return _number(low), _number(middle), _number(high)
+
+
+def _regularity_tables(result: NetworkResult) -> list[Table]:
+    """Fig. 1 in numbers: exponents and constants before and after, over all heads."""
+    columns = ("order", "exponent: lower quartile", "median", "upper quartile", "median constant")
+    tables = []
+    if result.matrices is not None:
+        exponent, constant = result.matrices.exponent, result.matrices.constant
+        rows = [(order, *_quartiles(exponent[order]), _quartiles(constant[order])[1]) for order in exponent]
+        caption = "Fig. 1 in numbers: mixed Hölder exponent and constant of all heads, each organized by itself."
+        tables.append(Table(caption, columns, tuple(rows)))
+    rows = []
+    for order in result.evidence[0].regularity.by_order:
+        fits = [item.regularity.by_order[order] for item in result.evidence]
+        exponents, constants = (
+            np.concatenate([getattr(fit, name) for fit in fits]) for name in ("exponent", "constant")
+        )
+        rows.append((order, *_quartiles(exponents), _quartiles(constants)[1]))
+    caption = "The same on the trees of queries and keys that all heads share, all heads and inputs."
+    return [*tables, Table(caption, columns, tuple(rows))]
+
+
+def _softmax_table(result: NetworkResult) -> Table:
+    """Fig. 2 in numbers."""
+    names = {
+        "error_printed": "relative error of eq. (12) as printed",
+        "share_residual": "relative error with the boundary terms",
+        "share_boundary": "share of the boundary terms in softmax(f)",
+        "exponent": "exponent of f",
+        "exponent_softmax": "exponent of softmax(f)",
+        "exponent_residual": "exponent of the residual",
+        "squashed": "share of entries that softmax squashes",
+        "kept": "share of those that the decomposition keeps apart",
+        "distance": "distance of eq. (17) and eq. (18)",
+        "mean": "mean of f",
+        "mixed": "root mean square of mixed differences",
+    }
+    rows = [
+        (words, *_quartiles(np.concatenate([getattr(item.softmax, name) for item in result.scores])))
+        for name, words in names.items()
+    ]
+    caption = "Fig. 2 and corollary 1 in numbers, from scores, all heads and inputs."
+    return Table(caption, ("", "lower quartile", "median", "upper quartile"), tuple(rows))
+
+
+def recurrence(result: NetworkResult) -> Stability:
+    """Table 1 of [OA] for a network."""
+    heads = result.evidence[0].heads
+    return stability([item.entropy for item in result.evidence], heads=[(h.layer, h.head) for h in heads])
+
+
+def _recurrence_table(result: NetworkResult) -> Table:
+    found = recurrence(result)
+    n, k = found.n_inputs, found.n_selected
+    rows = [
+        (row["rank"], str(row["top"]), f"{row['top_count']}/{n}", str(row["bottom"]), f"{row['bottom_count']}/{n}")
+        for row in found.table(3)
+    ]
+    printed = PRINTED_HEADS.get(result.name)
+    if printed is not None:
+        rows.append(("paper", printed[0], "6/6 each", printed[1], "6/6 each"))
+    chance = len(found.heads) * (k / len(found.heads)) ** n
+    caption = (
+        f"Table 1: heads that recur most among the {k} largest and the {k} smallest entropies of {n} inputs. By "
+        "chance "
+        f"{chance:.2g} heads would be among the largest on all of them; here "
+        f"{int((found.top_counts == n).sum())} are, and {int((found.bottom_counts == n).sum())} among the smallest."
+    )
+    return Table(caption, ("rank", "top", "count", "bottom", "count "), tuple(rows))
+
+
+def _entropy_table(result: NetworkResult) -> Table:
+    printed = PRINTED_ENTROPIES.get(result.name)
+    rows = []
+    for i, item in enumerate(result.evidence):
+        paper = f"{printed[i]:.2f}" if printed is not None and i < len(printed) else "–"
+        relative = _number(item.network_entropy_relative)
+        rows.append((i + 1, _number(item.network_entropy), relative, f"{item.fine_share:.1%}", paper))
+    caption = (
+        "Table 2: network entropy of the 100 coarsest functions, raw and over the tensor's norm, and the share of "
+        "the "
+        "energy outside the coarsest 1 % of the functions. Raw values depend on kind and size; the paper's are of "
+        "other weights and inputs."
+    )
+    return Table(caption, ("input", "raw", "over norm", "fine share", "printed in the paper"), tuple(rows))
+
+
+def _markdown_table(table: Table) -> list[str]:
+    return [
+        table.caption,
+        "",
+        "| " + " | ".join(_escaped(column) for column in table.columns) + " |",
+        "|---" * len(table.columns) + "|",
+        *("| " + " | ".join(_escaped(_cell(cell)) for cell in row) + " |" for row in table.rows),
+    ]
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return _number(value) if math.isfinite(value) else "–"
+    return "–" if value is None else value
+
+
+def _escaped(text: object) -> str:
+    return str(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

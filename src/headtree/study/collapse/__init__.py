@@ -1,0 +1,1 @@
+"""The toy tasks of the paper on rank collapse."""

@@ -1,0 +1,214 @@
+"""The paper's figures, drawn from the runs at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from headtree.bases.paraproduct import decomposed
+from headtree.bases.tensor_haar import TensorHaarBasis
+from headtree.measures.comparisons import rank_correlation
+from headtree.measures.orders import filled
+from headtree.questionnaire.organization import Organization
+from headtree.questionnaire.organize import organize_array
+from headtree.report.figures import basis_figures as figures_bases
+from headtree.report.figures import head_figures as figures_heads
+from headtree.report.figures import matrix_figures as figures_matrix
+from headtree.report.figures import statistic_figures as figures_claims
+from headtree.report.figures import tree_figures as figures_tree
+from headtree.report.figures.style import save
+from headtree.runs.run import Run
+from headtree.section import Picture
+from headtree.study.claims.evidence import HEAD_FUNCTIONS, NETWORK_FUNCTIONS, Evidence
+from headtree.study.claims.single_heads import SETTINGS, MatrixRegularity, missing_entries
+from headtree.tensor.attention_tensor import AttentionTensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+#: Said of tensors with a mask.
+_MISSING = " Grey: forbidden by the mask."
+_FILLED = (
+    " The decomposition needs a full matrix: what the mask forbids holds the mean of its row, and softmax gives it "
+    "weight, as the model does not."
+)
+
+
+def draw_claims(
+    run: Run,
+    scores: Run | None,
+    evidence: Sequence[Evidence],
+    of_scores: Sequence[Evidence],
+    matrices: MatrixRegularity | None,
+    folder: Path,
+    prefix: str,
+) -> tuple[Picture, ...]:
+    """Draw figures 1 to 6 of [OA] for one network as ``PREFIX_fig….svg`` and ``.png``.
+
+    Parameters
+    ----------
+    run : Run
+        Of the kind that the paper shows.
+    scores : Run, optional
+        Of scores; without it the figures about softmax are left out.
+    evidence, of_scores : sequences of Evidence
+        Of every input of these runs.
+    matrices : MatrixRegularity, optional
+        Of the first input.
+    folder, prefix
+        Where, and the beginning of the names. Pictures name files in ``figures/``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for name, (draw, caption) in _figures(run, scores, evidence, of_scores, matrices).items():
+        save(draw(), folder, f"{prefix}_{name}")
+        pictures.append(Picture(f"figures/{prefix}_{name}.svg", caption))
+    return tuple(pictures)
+
+
+def _figures(
+    run: Run,
+    scores: Run | None,
+    evidence: Sequence[Evidence],
+    of_scores: Sequence[Evidence],
+    matrices: MatrixRegularity | None,
+) -> dict[str, tuple[Callable[[], Figure], str]]:
+    att, org = run.attention[0].load(), run.organization[0]
+    first = evidence[0]
+    middle, top, bottom = _chosen_heads(first)
+    names = [str(att.heads[i]) for i in (middle, top, bottom)]
+    settings = "2-D questionnaire, binary trees, alpha 1, beta 0, 10 iterations"
+    found: dict[str, tuple[Callable[[], Figure], str]] = {
+        "fig1_head": (
+            lambda: _organized(att, middle),
+            f"Fig. 1: {att.kind} of head {names[0]}, of middle entropy, as it is and organized by itself "
+            f"({settings}; nothing cropped). Lines part folders.{_MISSING if att.mask is not None else ''}",
+        )
+    }
+    if matrices is not None:
+        found["fig1_exponents"] = (
+            lambda: figures_claims.distributions(matrices.exponent, "mixed Hölder exponent", reference=0),
+            "Fig. 1 in numbers: mixed Hölder exponents of all heads of one input, each organized by itself; given "
+            "order, organized, and the same trees with shuffled leaves. At 0 or below there is no regularity.",
+        )
+    if scores is not None and of_scores and of_scores[0].softmax is not None:
+        found |= _softmax_figures(scores.attention[0].load(), of_scores, middle)
+    entropies = np.array([item.entropy for item in evidence[:3]])
+    correlation = rank_correlation(first.variation, first.entropy)
+    found |= {
+        "fig3_map": (
+            lambda: figures_heads.head_map(org.coordinates[0], att.heads),
+            "Fig. 3: diffusion map of the heads, one input; colour is the layer.",
+        ),
+        "fig3_affinity": (
+            lambda: figures_heads.head_affinity(org.affinities[0], org.trees[0], att.heads, org.order(0)),
+            "Fig. 3: affinity of every two heads in the order of their tree, the same input.",
+        ),
+        "fig3_tree": (
+            lambda: figures_tree.head_tree(org.trees[0], att.heads, org.order(0)),
+            "Fig. 3: flexible tree of the heads, the same input.",
+        ),
+        "fig4_coefficients": (
+            lambda: figures_bases.coefficients_by_support(att, org, [top, bottom]),
+            f"Fig. 4: query-key coefficients of heads {names[1]} and {names[2]}, of largest and smallest entropy, "
+            "by "
+            f"falling support, and of all heads; the entropy sums the first {HEAD_FUNCTIONS}.",
+        ),
+        "fig4_basis": (
+            lambda: figures_bases.haar_basis(org.trees[0], att.heads, org.order(0)),
+            "Fig. 4: Haar basis of the heads.",
+        ),
+        "fig5_entropies": (
+            lambda: figures_bases.entropy_over_heads(entropies, att.heads, run.inputs[:3]),
+            f"Fig. 5: l1 entropy of every head on three inputs, top {HEAD_FUNCTIONS} functions.",
+        ),
+        "fig5_variation": (
+            lambda: figures_claims.relation(
+                first.variation,
+                first.entropy,
+                "mean absolute step, organized order",
+                "l1 entropy",
+                att.heads,
+                note=f"Spearman {correlation:.2f}",
+            ),
+            "Fig. 5: does high entropy mean sharp transitions? Every head of one input.",
+        ),
+        "fig6_coefficients": (
+            lambda: _tri_haar(run, evidence),
+            f"Fig. 6: the {NETWORK_FUNCTIONS} coarsest head-query-key coefficients for up to five inputs.",
+        ),
+    }
+    return found
+
+
+def _softmax_figures(
+    att: AttentionTensor, evidence: Sequence[Evidence], head: int
+) -> dict[str, tuple[Callable[[], Figure], str]]:
+    def errors() -> dict[str, Float[np.ndarray, " head"]]:
+        tables = [item.softmax for item in evidence if item.softmax is not None]
+        return {
+            "as printed": np.concatenate([table.error_printed for table in tables]),
+            "with boundary": np.concatenate([table.share_residual for table in tables]),
+        }
+
+    name = str(att.heads[head])
+    return {
+        "fig2_head": (
+            lambda: _paraproduct(att, head),
+            f"Fig. 2: softmax of head {name}, its scores organized by themselves with the settings of fig. 1, "
+            "beside eq. (12) with its boundary terms and as printed, the residual, and the terms. All in the same "
+            "order of tokens."
+            f"{_MISSING + _FILLED if att.mask is not None else ''}",
+        ),
+        "fig2_errors": (
+            lambda: figures_claims.distributions(errors(), "relative error of softmax(f)", reference=0.25),
+            "Fig. 2 in numbers: relative errors of the decomposition over all heads and inputs, on the network's "
+            "trees; beyond 0.25 (dashed) it does not describe softmax(f)."
+            f"{_FILLED if att.mask is not None else ''}",
+        ),
+    }
+
+
+def _chosen_heads(item: Evidence) -> tuple[int, int, int]:
+    """Heads of middle, largest and smallest entropy."""
+    falling = np.argsort(-item.entropy, kind="stable")
+    return int(falling[len(falling) // 2]), int(falling[0]), int(falling[-1])
+
+
+def _by_itself(att: AttentionTensor, head: int) -> tuple[Float[np.ndarray, "query key"], Organization]:
+    """A head, with what is missing filled, and its own organization, for which it is missing."""
+    values = filled(att).values[head].double().numpy()
+    return values, organize_array(values, SETTINGS, mask=missing_entries(att, head), names=("query", "key"))
+
+
+def _organized(att: AttentionTensor, head: int) -> Figure:
+    values, org = _by_itself(att, head)
+    missing = missing_entries(att, head)
+    return figures_matrix.organized_matrix(
+        values if missing is None else np.where(missing, np.nan, values),
+        org,
+        title=str(att.heads[head]),
+        unit=att.kind,
+        labels=(att.queries, att.keys),
+    )
+
+
+def _paraproduct(att: AttentionTensor, head: int) -> Figure:
+    values, org = _by_itself(att, head)
+    product = decomposed(values, org.trees[0], org.trees[1], "softmax")
+    return figures_matrix.paraproduct_terms(
+        product, org.order(0), org.order(1), missing=missing_entries(att, head), name=str(att.heads[head])
+    )
+
+
+def _tri_haar(run: Run, evidence: Sequence[Evidence]) -> Figure:
+    chosen = range(min(5, len(evidence)))
+    coefficients = [evidence[i].network_coefficients for i in chosen]
+    bases = [TensorHaarBasis(tuple(run.organization[i].trees)) for i in chosen]
+    supports = [basis.support(basis.top(len(row))) for basis, row in zip(bases, coefficients, strict=True)]
+    return figures_bases.tri_haar_coefficients(coefficients, supports, [run.inputs[i] for i in chosen])

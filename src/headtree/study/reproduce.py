@@ -1,0 +1,272 @@
+"""`headtree reproduce`: the figures, tables and claims of [OA] on runs of some networks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from headtree._files import checked_path
+from headtree.errors import InvalidValueError
+from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
+from headtree.models.bundled.bundle import STAGES, load_bundled
+from headtree.models.view import capture
+from headtree.pipeline.demo import demo_sources, pretrained_source
+from headtree.pipeline.make import Say, make_run, redraw
+from headtree.pipeline.model_source import BUNDLED, ModelSource
+from headtree.progress import progress
+from headtree.questionnaire.organize import organize
+from headtree.runs.folder import reopened
+from headtree.runs.organization_store import questionnaire_to_dict
+from headtree.runs.run import Run, open_run
+from headtree.study.cache import kept, origin_of
+from headtree.study.claims.along_training import training_findings
+from headtree.study.claims.catalogue import findings
+from headtree.study.claims.evidence import Evidence, evidence_of
+from headtree.study.claims.pairs import pair_findings
+from headtree.study.claims.single_heads import SETTINGS, matrix_regularity
+from headtree.study.claims.verdict import Finding
+from headtree.study.claims_report import NetworkResult, markdown, section_of
+from headtree.study.paper_figures import draw_claims
+
+#: Lines between which `into` replaces the text of a document.
+BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
+
+#: Sections of a run that stand beside its claims.
+_SECTIONS = ("diagnostics", "sensitivity")
+
+#: Inputs on which the stages of training are compared.
+_TRAINING_INPUTS = 3
+
+
+@dataclass(frozen=True)
+class _Network:
+    name: str
+    run: Run  #: of the kind that the paper shows
+    scores: Run | None  #: of scores
+
+
+def reproduce(
+    networks: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    n_inputs: int = 6,
+    sensitivity: bool = False,
+    say: Say | None = None,
+) -> Path:
+    """Make the runs that are missing, test the claims on them, draw the figures and write ``claims.md``.
+
+    Parameters
+    ----------
+    networks : sequence of str
+        ``bundled`` (both that come with headtree), ``txl``, ``vit``, ``minilm``, or folders of runs.
+    folder : path
+        Gets ``claims.md``, ``figures/``, ``runs/``, and ``measured/``: what need not be measured again.
+    n_inputs : int
+        Inputs of each run that is made here.
+    sensitivity : bool
+        Whether the runs that are made here are also organized with every setting changed.
+    say : function, optional
+        Told each step's name and seconds.
+    """
+    target = checked_path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    chosen = _apart([_network(name, target, n_inputs, sensitivity, say) for name in _expanded(networks)])
+    results = [_result(network, target) for network in chosen]
+    text = markdown(results, _pairs(results))
+    (target / "claims.md").write_text(text, encoding="utf-8")
+    for network, result in zip(chosen, results, strict=True):
+        _add_section(network, result)
+        redraw(network.run.path, say=_of_run(network.run.path, say))
+    return target / "claims.md"
+
+
+def into(document: Path, claims: Path) -> None:
+    """Replace the part of a Markdown document between two marks by the claims, without figures.
+
+    Headings come one level down.
+    """
+    text = document.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise InvalidValueError(f"{document} must have the lines {BEGIN!r} and {END!r}, between which claims go")
+    paragraphs = claims.read_text(encoding="utf-8").strip().split("\n\n")
+    after_figure = {i + 1 for i, paragraph in enumerate(paragraphs) if paragraph.startswith("![")}
+    kept = [
+        f"#{paragraph}" if paragraph.startswith("#") else paragraph
+        for i, paragraph in enumerate(paragraphs)
+        if not paragraph.startswith("![") and i not in after_figure
+    ]
+    body = "\n\n".join(kept)
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    document.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+def _expanded(networks: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for name in networks:
+        names += BUNDLED if name == "bundled" else [name]
+    return list(dict.fromkeys(names))
+
+
+def _network(name: str, target: Path, n_inputs: int, sensitivity: bool, say: Say | None) -> _Network:
+    if Path(name).is_dir():
+        run = open_run(name)
+        if run.kind == "array":
+            raise InvalidValueError(
+                f"networks: {name} is a run of an array, which has no heads; pass runs of networks"
+            )
+        return _Network(run.name, run, run if run.kind == "scores" else None)
+    source = _source(name, n_inputs)
+    run = _made(source, target / "runs" / name, say, sensitivity)
+    if source.kind == "scores":
+        return _Network(name, run, run)
+    return _Network(name, run, _made(replace(source, kind="scores"), target / "runs" / f"{name}-scores", say))
+
+
+def _made(source: ModelSource, path: Path, say: Say | None, sensitivity: bool = False) -> Run:
+    return make_run(source, path, sensitivity=sensitivity, draw=False, say=_of_run(path, say))
+
+
+def _of_run(path: Path, say: Say | None) -> Say | None:
+    """Told the same, with the name of the run that a step is of."""
+    return None if say is None else lambda step, seconds: say(f"{path.name} {step}", seconds)
+
+
+def _apart(networks: Sequence[_Network]) -> list[_Network]:
+    """With different names: runs in different folders may have the same."""
+    seen: list[str] = []
+    result = []
+    for network in networks:
+        seen.append(network.name)
+        n = seen.count(network.name)
+        result.append(network if n == 1 else replace(network, name=f"{network.name}-{n}"))
+    return result
+
+
+def _source(name: str, n_inputs: int) -> ModelSource:
+    if name in BUNDLED:
+        return demo_sources(n_inputs)[name]
+    if name == "minilm":
+        return pretrained_source(n_inputs)
+    raise InvalidValueError(
+        f"networks must be bundled, txl, vit, minilm or folders of runs, got {name!r}; make a run of any other "
+        "model "
+        "with headtree run and name its folder"
+    )
+
+
+# -- findings ----------------------------------------------------------------------------------------------------
+
+
+def _result(network: _Network, target: Path) -> NetworkResult:
+    measured = target / "measured" / network.name
+    evidence = _evidence(network.run, measured)
+    scores: tuple[Evidence, ...] = ()
+    if network.scores is not None:
+        scores = evidence if network.scores is network.run else _evidence(network.scores, measured)
+    matrices = kept(
+        measured / "matrices.json",
+        [*origin_of(network.run), questionnaire_to_dict(SETTINGS)],
+        lambda: matrix_regularity(network.run.attention[0]),
+    )
+    of_scores = {finding.claim.key: finding for finding in findings(network.name, scores)} if scores else {}
+    found = [
+        of_scores[finding.claim.key] if finding.note and finding.claim.key in of_scores else finding
+        for finding in findings(network.name, evidence)
+    ]
+    found += matrices.findings(network.name)
+    if network.name in BUNDLED and _is_own(network.run):
+        found += training_findings(network.name, _stages(network.name, measured))
+    figures = target / "figures"
+    pictures = draw_claims(network.run, network.scores, evidence, scores, matrices, figures, network.name)
+    sections = tuple(network.run.sections[name] for name in _SECTIONS if name in network.run.sections)
+    return NetworkResult(
+        network.name, _about(network), evidence, scores, matrices, tuple(found), pictures, sections
+    )
+
+
+def _evidence(run: Run, folder: Path) -> tuple[Evidence, ...]:
+    found = []
+    with progress(f"measuring {run.name}", run.n_inputs) as step:
+        for i in range(run.n_inputs):
+            found.append(
+                kept(folder / f"{run.kind}-{i:05d}.json", [*origin_of(run), i], partial(_evidence_of, run, i))
+            )
+            step(f"input {i + 1} of {run.n_inputs}")
+    return tuple(found)
+
+
+def _evidence_of(run: Run, i: int) -> Evidence:
+    return evidence_of(run.attention[i].load(), run.organization[i])
+
+
+def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
+    """The first two networks; also in scores alone, where both have them and the paper compares other kinds."""
+    if len(results) < 2:
+        return []
+    first, second = results[:2]
+    kinds = first.evidence[0].kind, second.evidence[0].kind
+    names = f"{first.name} ({kinds[0]})", f"{second.name} ({kinds[1]})"
+    found = pair_findings(names, first.evidence, second.evidence)
+    if kinds == ("scores", "scores") or not (first.scores and second.scores):
+        return found
+    names = f"{first.name} (scores)", f"{second.name} (scores)"
+    of_all_kinds = [finding for finding in found if not finding.note]  # the others need scores
+    return [*of_all_kinds, *pair_findings(names, first.scores, second.scores)]
+
+
+def _is_own(run: Run) -> bool:
+    return str(run.record.settings.get("source", {}).get("model")) in BUNDLED
+
+
+def _stages(name: str, folder: Path) -> list[list[SoftmaxInvariance]]:
+    """Softmax invariance at every stage of training, from the first weights to the last."""
+    stages = []
+    with progress(f"training of {name}", len(STAGES)) as step:
+        for stage in STAGES:
+            made_from = [name, stage, _TRAINING_INPUTS]
+            stages.append(kept(folder / f"{stage}.json", made_from, partial(_at_stage, name, stage)))
+            step(stage)
+    return stages
+
+
+def _at_stage(name: str, stage: str) -> list[SoftmaxInvariance]:
+    network = load_bundled(name, stage)
+    atts = capture(network.model, inputs=list(network.inputs[:_TRAINING_INPUTS]), kind="scores")
+    return [softmax_invariance(att, organize(att)) for att in atts]
+
+
+def _about(network: _Network) -> str:
+    run = network.run
+    settings = ", ".join(f"{key} {value}" for key, value in run.record.settings["questionnaire"].items())
+    heads, queries, keys = run.attention[0].shape
+    model = run.record.settings.get("source", {}).get("model", network.name)
+    also = "" if network.scores is run else "; scores for what is inside softmax" if network.scores else ""
+    return (
+        f"{Path(str(model)).name}: {run.kind} of {heads} heads, {queries} × {keys} tokens, {run.n_inputs} "
+        f"inputs{also}.{_about_mask(run)} Questionnaire: {settings}."
+    )
+
+
+def _about_mask(run: Run) -> str:
+    mask = run.attention[0].load().mask
+    if mask is None:
+        return ""
+    value = "the mean of their row's others" if run.kind == "scores" else "0"
+    return (
+        f" {np.asarray(mask).mean():.0%} of the entries are forbidden by the mask: missing for questionnaire and "
+        f"diagnostics; bases and the decomposition of softmax need a full matrix, in which they are {value}."
+    )
+
+
+def _add_section(network: _Network, result: NetworkResult) -> None:
+    """Write the claims into the run's folder, without the figures, which stand beside claims.md."""
+    with reopened(network.run.path) as place:
+        place.write_text("sections/claims.json", section_of(replace(result, pictures=())).to_json())

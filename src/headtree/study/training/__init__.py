@@ -1,0 +1,1 @@
+"""Training of the Transformer-XL and the ViT that come with headtree."""

@@ -1,0 +1,1 @@
+"""The attention tensor: heads × queries × keys with labels, in memory and on disk."""

@@ -1,0 +1,278 @@
+"""A network's attention as one labelled array: heads × queries × keys."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree import _checks, _notebook
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.stored_array import StoredArray
+
+Kind = Literal["scores", "probs"]
+
+#: Rows and columns of a head that a notebook shows.
+_SHOWN_AT_MOST = 96
+
+
+class HeadId(NamedTuple):
+    """Where a head sits: its layer and its place in the layer, both from 0."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionTensor:
+    """Every head of a network on one input: ``values[head, query, key]``.
+
+    Parameters
+    ----------
+    values : array or tensor (head, query, key)
+        Real numbers; the heads of all layers in layer order. What a numpy masked array hides is missing, as is
+        what `mask` hides.
+    heads : sequence of HeadId
+        Layer and head of each slice.
+    queries, keys : sequence of str
+        Token strings or patch positions.
+    kind : {"scores", "probs"}
+        Everything finite that enters softmax, or what leaves it.
+    mask : array of bool, optional
+        True where an entry is missing because the model forbids it; broadcast to the shape of `values`.
+    provenance : mapping
+        Where the tensor came from.
+    sinks : array (head), optional
+        Attention sinks: a logit per head that takes part in softmax and attends to nothing, -inf for heads without
+        one; ``probs = softmax([scores, sink])`` without the last column.
+    """
+
+    values: Any
+    heads: tuple[HeadId, ...]
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    kind: Kind = "scores"
+    mask: Any = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    sinks: Any = None
+
+    def __post_init__(self) -> None:
+        values, mask = _checked_values(self.values, "values"), self.mask
+        shape = tuple(int(n) for n in values.shape)
+        if len(shape) != 3 or 0 in shape:
+            raise InvalidValueError(
+                f"values must have three axes (head, query, key), none of them empty, got shape {shape}"
+            )
+        if self.kind not in get_args(Kind):
+            raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
+        labels = {
+            "heads": head_ids(self.heads),
+            "queries": _names(self.queries, "queries"),
+            "keys": _names(self.keys, "keys"),
+        }
+        for (name, names), n in zip(labels.items(), shape, strict=True):
+            if len(names) != n:
+                raise InvalidValueError(f"{name} must label the {n} slices of its axis, got {len(names)}")
+            object.__setattr__(self, name, names)
+        if isinstance(values, np.ma.MaskedArray):
+            mask = _union(np.ma.getmaskarray(values), mask, shape)
+            values = values.data
+        if not isinstance(mask, StoredArray):
+            mask = _checks.missing_entries(mask, "values", shape)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "mask", mask)
+        object.__setattr__(self, "sinks", _checked_sinks(self.sinks, shape[0]))
+        if not isinstance(self.provenance, Mapping):
+            raise InvalidTypeError(f"provenance must be a mapping, got {self.provenance!r}; pass a dict")
+        object.__setattr__(self, "provenance", MappingProxyType(dict(self.provenance)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "provenance": dict(self.provenance)}  # a mapping proxy cannot be pickled
+        if isinstance(self.values, Tensor) and not self.values.is_leaf:
+            state["values"] = self.values.detach()  # nor can a part of a graph of gradients
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, provenance=MappingProxyType(state["provenance"]))
+
+    @classmethod
+    def from_array(
+        cls,
+        x: Any,
+        *,
+        heads: Sequence[tuple[int, int]] | None = None,
+        heads_per_layer: int | None = None,
+        queries: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        kind: Kind = "scores",
+        mask: Any = None,
+    ) -> AttentionTensor:
+        """Label any (head, query, key) array.
+
+        Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`; tokens get their
+        positions as names.
+        """
+        values = _checked_values(x, "x")
+        if len(values.shape) != 3:
+            raise InvalidValueError(
+                f"x must have three axes (head, query, key), got shape {tuple(values.shape)}; "
+                "organize_array takes arrays with any number of axes"
+            )
+        n_heads, n_queries, n_keys = values.shape
+        if heads is not None and heads_per_layer is not None:
+            raise InvalidTypeError("give heads or heads_per_layer, not both")
+        per_layer = n_heads if heads_per_layer is None else _checks.at_least_one(heads_per_layer, "heads_per_layer")
+        if heads_per_layer is not None and n_heads % per_layer:
+            raise InvalidValueError(f"heads_per_layer must divide the {n_heads} heads, got {heads_per_layer}")
+        return cls(
+            values=values,
+            heads=head_ids([divmod(i, per_layer) for i in range(n_heads)] if heads is None else heads),
+            queries=_names(range(n_queries) if queries is None else queries, "queries"),
+            keys=_names(range(n_keys) if keys is None else keys, "keys"),
+            kind=kind,
+            mask=mask,
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of heads, queries and keys."""
+        n_heads, n_queries, n_keys = self.values.shape
+        return int(n_heads), int(n_queries), int(n_keys)
+
+    def block(
+        self, heads: slice = slice(None), queries: slice = slice(None), keys: slice = slice(None)
+    ) -> Float[Tensor, "head query key"]:
+        """Part of the values as a float tensor on the CPU; of a tensor on disk, only that part is read."""
+        return _checks.real_tensor(self.values[heads, queries, keys], "values")
+
+    def load(self) -> AttentionTensor:
+        """The same tensor with all of it in memory; itself, if it is there already."""
+        if not isinstance(self.values, StoredArray):
+            return self
+        mask = None if self.mask is None else np.asarray(self.mask)
+        return replace(self, values=torch.from_numpy(np.asarray(self.values)), mask=mask)
+
+    def save(self, path: str | PathLike[str], *, half: bool = False, overwrite: bool = False) -> None:
+        """Write the tensor as a Zarr folder that `xarray.open_zarr` reads, whole or not at all.
+
+        Parameters
+        ----------
+        path : path
+            The folder to make, by custom named ``*.zarr``.
+        half : bool
+            Store the values in half precision: half the size, three significant digits of what is between
+            6e-5 and 65504 in modulus, fewer below; values that are all below or reach above are refused.
+        overwrite : bool
+            Replace a tensor that is there already, unless its folder holds other files as well.
+        """
+        from headtree.tensor import store
+
+        store.save_tensor(self, path, half=half, overwrite=overwrite)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> AttentionTensor:
+        """A saved tensor: labels at once, values and mask when a block of them is asked for."""
+        from headtree.tensor import store
+
+        return store.open_tensor(path)
+
+    def __repr__(self) -> str:
+        n_heads, n_queries, n_keys = self.shape
+        n_layers = len({head.layer for head in self.heads})
+        on_disk = ", on disk" if isinstance(self.values, StoredArray) else ""
+        return (
+            f"AttentionTensor({n_heads} heads in {n_layers} layers × {n_queries} queries × {n_keys} keys, "
+            f"{self.kind}{self._missing_words()}{on_disk})"
+        )
+
+    def _repr_html_(self) -> str:
+        chosen = np.unique(np.linspace(0, self.shape[0] - 1, min(self.shape[0], 12)).astype(int))
+        step = [slice(None, None, -(-n // _SHOWN_AT_MOST)) for n in self.shape[1:]]
+        pictures = []
+        for head in map(int, chosen):
+            part = (slice(head, head + 1), *step)
+            values = _checks.real_tensor(self.values[part], "values")[0].numpy().astype(np.float64)
+            if self.mask is not None:
+                values = np.where(np.asarray(self.mask[part])[0], np.nan, values)
+            pictures.append(_notebook.heatmap(values, str(self.heads[head])))
+        return _notebook.panel(repr(self), [f"Queries down, keys across; {len(chosen)} heads"], pictures)
+
+    def _missing_words(self) -> str:
+        if self.mask is None:
+            return ""
+        if isinstance(self.mask, StoredArray):
+            return ", some missing"
+        return f", {int(self.mask.sum()) / self.mask.numel():.0%} missing"
+
+
+def _checked_values(values: Any, name: str) -> Any:
+    """`values` as they are, or as a tensor if they are no array; of an array, only the dtype is looked at."""
+    if not (hasattr(values, "shape") and hasattr(values, "dtype")):
+        return _checks.real_tensor(values, name)
+    if not _is_real(values):
+        raise InvalidTypeError(
+            f"{name} must be a dense array of real numbers, got {type(values).__name__} of {values.dtype}; convert "
+            "it to floats, take its real part or modulus, or make it dense"
+        )
+    return values
+
+
+def _is_real(values: Any) -> bool:
+    if isinstance(values, Tensor):
+        return not (values.is_complex() or values.is_quantized) and values.layout == torch.strided
+    try:
+        return np.dtype(values.dtype).kind in "fiub"
+    except TypeError:
+        return False
+
+
+def head_ids(heads: Any) -> tuple[HeadId, ...]:
+    """Pairs (layer, head) of whole numbers as they are kept."""
+    try:
+        pairs = [(layer, head) for layer, head in heads]
+        return tuple(HeadId(operator.index(layer), operator.index(head)) for layer, head in pairs)
+    except (TypeError, ValueError):
+        raise InvalidTypeError(
+            "heads must be pairs (layer, head) of whole numbers, one for each slice, got "
+            f"{reprlib.repr(heads)}; write for instance [(0, 0), (0, 1)]"
+        ) from None
+
+
+def _names(labels: Any, name: str) -> tuple[str, ...]:
+    """Labels as strings, as they are after a round trip to disk."""
+    try:
+        return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
+    except TypeError:
+        raise InvalidTypeError(
+            f"{name} must be a sequence of labels, one for each slice, got {labels!r}; pass a list of strings"
+        ) from None
+
+
+def _union(hidden: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+    """What a masked array hides itself and what `mask` hides."""
+    mask = np.asarray(mask) if isinstance(mask, StoredArray) else mask
+    given = _checks.missing_entries(mask, "values", shape)
+    return hidden if given is None else torch.from_numpy(np.array(hidden)) | given
+
+
+def _checked_sinks(sinks: Any, n_heads: int) -> Float[Tensor, " head"] | None:
+    if sinks is None:
+        return None
+    tensor = _checks.real_tensor(sinks, "sinks")
+    if tuple(tensor.shape) != (n_heads,):
+        raise InvalidValueError(
+            f"sinks must be one number for each of the {n_heads} heads, got {tuple(tensor.shape)}"
+        )
+    return tensor

@@ -1,0 +1,277 @@
+"""Tensors and arrays that others made: .npy, .npz, .safetensors, .pt, .mat, .csv and Zarr, never pickle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from headtree._files import checked_path, exists, unusable
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.attention_tensor import AttentionTensor, Kind
+
+_AXES = "hqk"
+_COUNTS = {2: "two", 3: "three"}
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+#: Cells of a table that say that an entry is missing.
+_EMPTY = ("", "nan", "NaN", "NA", "N/A", "null")
+
+T = TypeVar("T")
+
+
+def load_tensor(
+    path: str | os.PathLike[str],
+    axes: str = "hqk",
+    *,
+    name: str | None = None,
+    kind: Kind = "scores",
+    heads_per_layer: int | None = None,
+    mask: Any = None,
+) -> AttentionTensor:
+    """Read an attention tensor that another program wrote.
+
+    Parameters
+    ----------
+    path : path
+        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder AttentionTensor.save wrote,
+        which takes none of the other arguments.
+    axes : str
+        What the axes of the array in the file are, in order: h for heads, q for queries, k for keys, l for layers
+        (then l and h together give the heads). Axes of length one may be called 1: ``"qkh"``, ``"lhqk"``,
+        ``"1hqk"``.
+    name : str, optional
+        Which array, where the file holds several.
+    kind : {"scores", "probs"}
+        What the numbers are.
+    heads_per_layer : int, optional
+        How many heads make a layer, where the file has no axis of layers.
+    mask : array of bool, optional
+        True where an entry is missing; in the order (head, query, key).
+    """
+    source = checked_path(path)
+    if not isinstance(axes, str):
+        raise InvalidTypeError(f"axes must be a string such as 'hqk', got {axes!r}")
+    if not exists(source):
+        raise InvalidValueError(f"path must name a file, but {source} does not exist")
+    if source.is_dir():
+        _check_nothing_else(source, axes, name, kind, heads_per_layer, mask)
+        return AttentionTensor.open(source)
+    array = _chosen(_found(source), name, source, min_axes=3)
+    values, n_per_layer = _ordered(array, axes, source)
+    if n_per_layer is not None and heads_per_layer is not None:
+        raise InvalidTypeError("heads_per_layer must not be given where axes has a layer axis 'l'")
+    return AttentionTensor.from_array(values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedArray:
+    """An array from a file, with what the file says of its slices."""
+
+    values: Any  #: numpy array or tensor
+    labels: tuple[tuple[str, ...] | None, ...]  #: names of the slices of each axis, where the file has them
+    axes: tuple[str, ...] | None = None  #: names of the axes, where the file has them
+
+
+def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> LoadedArray:
+    """Read any array of two or more axes that another program wrote.
+
+    Parameters
+    ----------
+    path : path
+        A file that `load_tensor` reads, a .csv or .tsv table, whose first row and column may be names, or a folder
+        in Zarr's format.
+    name : str, optional
+        Which array, where there are several.
+    """
+    source = checked_path(path)
+    if not exists(source):
+        raise InvalidValueError(f"path must name a file, but {source} does not exist; check the path")
+    if source.suffix.lower() in _SEPARATORS and not source.is_dir():
+        return _read_guarded(_read_csv, source)
+    if source.is_dir():
+        return _chosen_from_zarr(source, name)
+    values = _chosen(_found(source), name, source, min_axes=2)
+    return LoadedArray(values, (None,) * len(values.shape))
+
+
+def _found(source: Path) -> Mapping[str, Any]:
+    reader = _READERS.get(source.suffix.lower())
+    if reader is None:
+        raise InvalidValueError(
+            f"path must end in one of {', '.join(sorted(_READERS))}, got {source.name}; "
+            "read it yourself and pass the array to AttentionTensor.from_array or organize_array"
+        )
+    return _read_guarded(reader, source)
+
+
+def _read_guarded(reader: Callable[[Path], T], source: Path) -> T:
+    try:
+        return reader(source)
+    except Exception as error:  # each format has its own errors for a damaged file
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unusable(source, "read", error) from error
+        raise InvalidValueError(
+            f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {error}; files with "
+            "pickled objects are refused on purpose, a damaged file must be written again"
+        ) from error
+
+
+def _read_csv(path: Path) -> LoadedArray:
+    """A table of numbers; what is empty is nan. A first row or column that holds words names columns or rows."""
+    import pandas as pd
+
+    table = pd.read_csv(path, sep=_SEPARATORS[path.suffix.lower()], header=None, dtype=str, keep_default_na=False)
+    words = table.map(lambda cell: not _is_number(cell))
+    has_header = bool(words.iloc[0, 1:].all()) and len(table) > 1
+    rows = table.iloc[int(has_header) :]
+    has_index = bool(words.iloc[int(has_header) :, 0].all()) and table.shape[1] > 1
+    cells = rows.iloc[:, int(has_index) :]
+    numbers = [[np.nan if cell.strip() in _EMPTY else float(cell) for cell in row] for row in cells.to_numpy()]
+    return LoadedArray(
+        np.array(numbers, dtype=np.float64),
+        (
+            tuple(map(str, rows.iloc[:, 0])) if has_index else None,
+            tuple(map(str, table.iloc[0, int(has_index) :])) if has_header else None,
+        ),
+    )
+
+
+def _is_number(cell: str) -> bool:
+    if cell.strip() in _EMPTY:
+        return True
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
+    import zarr
+
+    def read(path: Path) -> Mapping[str, Any]:
+        node = zarr.open(path, mode="r")
+        return dict(node.arrays()) if isinstance(node, zarr.Group) else {path.stem: node}
+
+    found = _read_guarded(read, folder)
+    values = _chosen(found, name, folder, min_axes=2, kinds="fiub")
+    axes = getattr(values.metadata, "dimension_names", None)
+    return LoadedArray(
+        _read_guarded(lambda _: np.asarray(values[...]), folder),
+        (None,) * len(values.shape),
+        tuple(map(str, axes)) if axes and all(axes) else None,
+    )
+
+
+def _check_nothing_else(source: Path, axes: Any, name: Any, kind: Any, heads_per_layer: Any, mask: Any) -> None:
+    is_given = {
+        "axes": axes != _AXES,
+        "name": name is not None,
+        "kind": kind != "scores",
+        "heads_per_layer": heads_per_layer is not None,
+        "mask": mask is not None,
+    }
+    names = [argument for argument, given in is_given.items() if given]
+    if names:
+        raise InvalidTypeError(
+            f"{', '.join(names)} must not be given for a folder that AttentionTensor.save wrote, which knows its "
+            f"own, got {source}; leave out {'it' if len(names) == 1 else 'them'}"
+        )
+
+
+def _read_npy(path: Path) -> Mapping[str, Any]:
+    return {path.stem: np.load(path, allow_pickle=False)}
+
+
+def _read_npz(path: Path) -> Mapping[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_safetensors(path: Path) -> Mapping[str, Any]:
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Any] = load_file(path)
+    return tensors
+
+
+def _read_pt(path: Path) -> Mapping[str, Any]:
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, torch.Tensor):
+        return {path.stem: content}
+    if isinstance(content, Mapping):
+        return {str(key): value for key, value in content.items() if isinstance(value, torch.Tensor)}
+    if isinstance(content, list | tuple):
+        return {str(i): value for i, value in enumerate(content) if isinstance(value, torch.Tensor)}
+    raise InvalidTypeError(f"the file holds a {type(content).__name__}, not tensors")
+
+
+def _read_mat(path: Path) -> Mapping[str, Any]:
+    from scipy.io import loadmat
+
+    return {name: value for name, value in loadmat(path).items() if not name.startswith("__")}
+
+
+_READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".pt": _read_pt,
+    ".pth": _read_pt,
+    ".mat": _read_mat,
+}
+
+
+def _chosen(
+    found: Mapping[str, Any], name: str | None, source: Path, *, min_axes: int, kinds: str | None = None
+) -> Any:
+    listing = ", ".join(f"{key!r} {tuple(value.shape)}" for key, value in found.items()) or "nothing"
+    if name is not None:
+        if name not in found:
+            raise InvalidValueError(f"name must be one of the arrays in {source}, got {name!r}; it holds {listing}")
+        if len(found[name].shape) < min_axes:
+            raise InvalidValueError(
+                f"{name!r} must have {_COUNTS[min_axes]} axes or more; {source} holds {listing}"
+            )
+        return found[name]
+    candidates = [
+        value
+        for value in found.values()
+        if len(value.shape) >= min_axes and (kinds is None or value.dtype.kind in kinds)
+    ]
+    if len(candidates) != 1:
+        count = _COUNTS[min_axes]
+        problem = (
+            f"no array of {count} axes" if not candidates else f"{len(candidates)} arrays of {count} or more axes"
+        )
+        raise InvalidValueError(f"{source} holds {problem}; choose one with name=…: it holds {listing}")
+    return candidates[0]
+
+
+def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:
+    """The array as (head, query, key), and the number of heads of a layer if it has an axis of layers."""
+    letters = axes.replace("1", "")
+    if sorted(letters) not in (sorted(_AXES), sorted("l" + _AXES)):
+        raise InvalidValueError(f"axes must name h, q and k once each, and may name l and 1, got {axes!r}")
+    shape = tuple(array.shape)
+    if len(axes) != len(shape):
+        raise InvalidValueError(
+            f"axes must name every axis of the array, got {axes!r} for shape {shape} in {source}"
+        )
+    if any(letter == "1" and n != 1 for letter, n in zip(axes, shape, strict=True)):
+        raise InvalidValueError(
+            f"an axis called 1 must have length one, got {axes!r} for shape {shape} in {source}"
+        )
+    values = array if isinstance(array, torch.Tensor) else np.asarray(array)
+    values = values.reshape([n for letter, n in zip(axes, shape, strict=True) if letter != "1"])
+    order = [letters.index(letter) for letter in ("lhqk" if "l" in letters else _AXES)]
+    values = values.permute(order) if isinstance(values, torch.Tensor) else values.transpose(order)
+    if "l" not in letters:
+        return values, None
+    n_layers, n_per_layer, n_queries, n_keys = values.shape
+    return values.reshape(n_layers * n_per_layer, n_queries, n_keys), int(n_per_layer)

@@ -1,0 +1,98 @@
+import pytest
+import torch
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from headtree.pipeline.make import make_run
+from headtree.pipeline.model_source import ModelSource
+from headtree.runs.folder import OtherSettingsError
+from tests.runs.examples import QUICK
+
+
+def made(source, path):
+    return make_run(source, path, measures=QUICK, draw=False)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
+
+
+def test_a_text_is_cut_into_windows(folder, text, tmp_path):
+    source = ModelSource(model=str(folder), text=text, batches=3, tokens=12)
+    run = made(source, tmp_path / "run")
+    assert run.inputs == ("window 0", "window 1", "window 2")
+    assert run.attention[1].queries[0] == "[CLS]"
+    expected = ht.capture(folder, texts=[text.read_text()], tokens=12, batch_size=1)
+    for i in range(3):
+        torch.testing.assert_close(run.attention[i].load().values, expected[i].values, rtol=0, atol=0)
+    assert len({item["sha256"] for item in run.record.inputs}) == 3
+    assert run.info.model.weights_sha256
+    assert run.settings.source.model == str(folder)
+    with pytest.raises(OtherSettingsError, match=r"source\.tokens is 12 there and 13 here"):
+        made(
+            ModelSource(model=str(folder), text=text, batches=3, tokens=13),
+            tmp_path / "run",
+        )
+    again = tmp_path / "words.txt"
+    again.write_text(text.read_text() + " w3")
+    with pytest.raises(OtherSettingsError, match=r"source\.sha256"):
+        made(
+            ModelSource(model=str(folder), text=again, batches=3, tokens=12),
+            tmp_path / "run",
+        )
+
+
+def test_without_tokens_the_window_is_the_context_or_the_text(folder, text, tmp_path):
+    whole = ModelSource(model=str(folder), text=text).begin()
+    context = whole.job.items[0].length()
+    assert context == min(256, 64)  # the context of the model at hand
+    assert len(whole.inputs) == 152 // 64 or len(whole.inputs) == 150 // 62
+    short = tmp_path / "short.txt"
+    short.write_text("w1 w2 w3")
+    (item,) = ModelSource(model=str(folder), text=short).begin().job.items
+    assert item.length() == 5
+    with pytest.raises(HeadtreeError, match="shorter than asked"):
+        ModelSource(model=str(folder), text=short, tokens=12).begin()
+
+
+def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_path):
+    run = made(
+        ModelSource(model=str(vit_folder), images=pictures, kind="probs"),
+        tmp_path / "r",
+    )
+    assert run.inputs == ("a.jpg", "b.png", "c.png")
+    assert run.attention[0].queries[:2] == ("class", "r0c0")
+    assert [path.name for path in run.samples] == [f"input_{i:05d}.png" for i in range(3)]
+    from PIL import Image
+
+    with Image.open(run.samples[2]) as image:
+        assert image.size == (96, 48)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "name a text file with --text or a folder with --images"),
+        ({"text": "words", "images": "pictures"}, "not both"),
+        ({"text": "nothing.txt"}, "does not exist"),
+        ({"text": "."}, "cannot be read"),
+        ({"images": "nowhere"}, "is none; check the path"),
+        ({"images": "."}, "holds no images"),
+        ({"text": "words", "batches": 0}, "batches must be at least 1"),
+        ({"text": "words", "kind": "logits"}, "kind must be scores or probs"),
+        ({"text": "latin.txt"}, "UTF-8"),
+        ({"text": "empty.txt"}, "is empty"),
+        ({"text": "words", "model": "no-such/model-here"}, "is not a folder here"),
+    ],
+)
+def test_what_cannot_be_read_is_named(options, message, folder, text, pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1") * 3)
+    (tmp_path / "empty.txt").write_text(" \n")
+    places = {"words": text, "pictures": pictures}
+    given = {
+        key: places.get(value, tmp_path / value) if key in ("text", "images") else value
+        for key, value in options.items()
+    }
+    with pytest.raises(HeadtreeError, match=message):
+        made(ModelSource(**{"model": str(folder), **given}), tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,95 @@
+"""All figures of a run."""
+
+import numpy as np
+import pytest
+
+import headtree as ht
+from headtree.errors import HeadtreeError
+from headtree.pipeline.array_run import ArrayFile
+from headtree.pipeline.make import make_array_run, make_run
+from headtree.pipeline.sources import TensorSource
+from headtree.report.figures.draw_run import CAPTIONS, array_figures, draw_all, network_figures
+from tests.measures.examples import families
+from tests.report.figure_checks import assert_readable
+
+HOSTILE = ["$x_1$ \\frac", "<script>alert(1)</script>" * 400]
+
+
+def tensors(kind="scores"):
+    """Two inputs of unequal length, causal."""
+    result = []
+    for seed, n in enumerate((16, 18)):
+        att = families(seed, n_queries=n, n_keys=n)
+        mask = np.triu(np.ones((n, n), bool), 1)
+        values = np.where(mask, -np.inf, att.values)
+        values = np.exp(values - np.logaddexp.reduce(values, axis=2, keepdims=True)) if kind == "probs" else values
+        result.append(
+            ht.AttentionTensor(
+                np.where(mask, 0, values), att.heads, ["\u202e$t$"] * n, ["<b>"] * n, kind=kind, mask=mask
+            )
+        )
+    return result
+
+
+@pytest.fixture(scope="module", params=["scores", "probs"])
+def run(request, tmp_path_factory):
+    source = TensorSource(tensors(request.param), names=HOSTILE)
+    return make_run(source, tmp_path_factory.mktemp("runs") / request.param, draw=False)
+
+
+def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
+    paths = draw_all(run)
+    assert list(paths) == list(CAPTIONS)
+    again = draw_all(ht.open_run(run.path), tmp_path / "again")
+    for name, path in paths.items():
+        assert path.parent == run.path / "figures"
+        for ending in (".svg", ".png"):
+            assert path.with_suffix(ending).read_bytes() == again[name].with_suffix(ending).read_bytes(), name
+        text = path.read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert "dc:date" not in text
+        assert str(run.path) not in text
+    assert sorted(path.name for path in (run.path / "figures").iterdir()) == sorted(
+        f"{name}.{ending}" for name in CAPTIONS for ending in ("png", "svg")
+    )
+
+
+def test_every_figure_of_a_run_is_readable(run):
+    for draw in network_figures(run).values():
+        assert_readable(draw())
+
+
+def test_paraproduct_of_probabilities_says_that_it_is_of_their_logarithm(run):
+    title = network_figures(run)["paraproduct"]().get_suptitle()
+    assert ("f = log p" in title) == (run.kind == "probs")
+
+
+def test_one_input(tmp_path):
+    run = make_run(TensorSource(tensors()[:1]), tmp_path / "one", draw=False)
+    assert list(draw_all(run)) == list(CAPTIONS)
+
+
+def test_what_is_no_run_is_refused(tmp_path, run):
+    with pytest.raises(HeadtreeError, match="open_run"):
+        draw_all(str(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HeadtreeError, match="cannot be made"):
+        draw_all(run, tmp_path / "file")
+
+
+@pytest.mark.parametrize("shape", [(9, 7), (8, 6, 5)])
+def test_a_run_of_an_array(tmp_path, shape):
+    values = np.random.default_rng(0).standard_normal(shape)
+    values[(0,) * len(shape)] = np.nan
+    np.save(tmp_path / "x.npy", values)
+    names = ("sensor", "time", "trial")[: len(shape)]
+    run = make_array_run(ArrayFile(tmp_path / "x.npy", None, names), tmp_path / "run", draw=False)
+    drawings = array_figures(run)
+    figures = [f"{kind}_{axis}" for axis in names for kind in ("map", "affinity", "tree")]
+    assert set(drawings) == {"matrix", "compression", *figures}
+    for draw in drawings.values():
+        assert_readable(draw())
+    drawn = drawings["matrix"]().axes[0].get_images()[0].get_array()
+    largest = values if len(shape) == 2 else values[np.nansum(values**2, axis=(1, 2)).argmax()]
+    np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), largest)
+    assert list(draw_all(run, tmp_path / "figures")) == list(drawings)

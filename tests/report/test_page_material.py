@@ -1,0 +1,169 @@
+import base64
+import json
+import zlib
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import headtree as ht
+from headtree.bases.paraproduct import paraproduct
+from headtree.measures.consensus import Consensus
+from headtree.measures.orders import filled
+from headtree.questionnaire.organization import Organization, PerAxis, Status
+from headtree.report.page.details import details
+from headtree.report.page.material import page_data
+from headtree.report.page.overview import representatives
+from headtree.report.page.packing import packed
+from headtree.report.page.tiles import block_means
+
+
+def unpacked(text):
+    """What static/data.js does."""
+    content = zlib.decompress(base64.b64decode(text))
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    arrays = {}
+    for name, (dtype, shape, offset) in header["arrays"].items():
+        data = np.frombuffer(content, dtype, int(np.prod(shape)), 8 + size + offset)
+        arrays[name] = data.reshape(shape)
+    return header["text"], arrays
+
+
+def test_packing_keeps_text_and_arrays():
+    text = {"a": "</script>\ud800 é", "b": [float("nan"), np.float32(0.5), np.int64(3), None, True], "c": {"d": ()}}
+    arrays = {"x": np.arange(5, dtype=np.uint8), "y": np.arange(6.0).reshape(2, 3), "z": np.zeros((0, 2), np.int32)}
+    found, back = unpacked(packed(text, arrays))
+    assert found == {"a": "</script>\ud800 é", "b": [None, 0.5, 3, None, True], "c": {"d": []}}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array)
+    with pytest.raises(TypeError, match="int64"):
+        packed({}, {"x": np.arange(3)})
+
+
+def test_matrices_are_those_of_the_run(run):
+    data = page_data(run, 8_000_000)
+    assert (data.plan.every_head, data.plan.n_inputs) == (True, 3)
+    assert not [note for note in data.left_out if "figure" not in note]
+    text, arrays = unpacked(data.parts["input_1"])
+    att = run.attention[1].load()
+    codes = np.cumsum(arrays["as_is"], axis=1, dtype=np.uint8)  # each row stands as its difference to the one above
+    extent = arrays["high"] - arrays["low"]
+    values = arrays["low"][:, None, None] + extent[:, None, None] * (codes / 254)
+    present = ~att.mask.numpy()
+    np.testing.assert_array_equal(codes == 255, ~present)
+    error = np.abs(values - att.values.numpy()) / extent[:, None, None]
+    assert error[present].max() <= 0.5 / 254 + 1e-6
+    assert text["queries"][-1] == att.queries[-1]
+    assert text["queries"][6] == "x" * 200 + "… (10,000 characters)"
+
+
+def test_what_does_not_fit_is_left_out_in_order(run):
+    room, plans = 1_000_000, []
+    while (data := page_data(run, room)).n_bytes <= room:
+        plans.append(data.plan)
+        room = int(0.93 * data.n_bytes)
+    assert plans[0].every_head
+    kept = [(plan.every_head, plan.n_inputs, plan.size) for plan in plans]
+    assert kept == sorted(kept, reverse=True)
+    detailed = [plan for plan in plans if plan.every_head]
+    assert {plan.size for plan in detailed} == {18}  # coefficients go before resolution does
+    fewer = [plan for plan in plans if plan.n_inputs < 3]
+    assert fewer
+    assert all(not plan.every_head for plan in fewer)
+    last = page_data(run, 1)
+    assert last.plan.n_inputs == 1
+    notes = " ".join(last.left_out)
+    assert "1 of 3 inputs" in notes
+    assert "Haar coefficients and paraproduct terms are kept for" in notes
+    assert "8 × 8 cells" in notes
+
+
+def test_representatives_are_nearest_to_their_folder(run):
+    affinity, families = run.consensus.affinity, run.consensus.families()
+    chosen = representatives(run)
+    assert len(chosen) == len(families)
+    for head in chosen:
+        own = families.folders[families.of_leaf[head]]
+        assert affinity[head, own].sum() == max(affinity[h, own].sum() for h in own)
+
+
+def test_terms_and_coefficients_are_the_definitions(run):
+    att, org = run.attention[2], run.organization[2]
+    found = details(att, org, [4, 11])
+    values = filled(att).values[[4, 11]].double()
+    basis = ht.TensorHaarBasis(tuple(org.trees)[1:])
+    coefficients = basis.analyze(values).numpy()
+    moduli = np.sort(np.abs(coefficients.reshape(2, -1)), axis=1)
+    decoded = found.largest[:, None] * 10.0 ** (6 * (found.moduli / 254.0 - 1))
+    np.testing.assert_allclose(np.sort(decoded, axis=1)[:, 100:], moduli[:, 100:], rtol=0.03)  # half a step in 254
+    np.testing.assert_allclose(found.energy.sum(axis=1), 1, rtol=1e-5)
+    coarse = np.multiply.outer(*basis.supports) >= found.octaves[-1]
+    expected = (coefficients[:, coarse] ** 2).sum(axis=1) / (coefficients**2).sum(axis=(1, 2))
+    np.testing.assert_allclose(found.energy[:, -1], expected, rtol=1e-4)
+    with pytest.warns(ht.HeadtreeWarning):
+        product = paraproduct(values, org.trees.query, org.trees.key, "softmax")
+    np.testing.assert_allclose(found.shares[:, 4], product.relative_error, rtol=1e-5)
+    signed = (found.terms.astype(float) - 127) / 127
+    shown = found.term_scale[:, None, None, None] * np.sign(signed) * signed**2
+    softmax = block_means(product.value.numpy(), None, found.rows, found.columns)[0]
+    assert np.abs(shown[:, 0] - softmax).max() <= 0.02 * softmax.max()  # steps are coarsest at the largest values
+    total = shown[:, 1:].sum(axis=1)
+    assert np.abs(total - softmax).max() <= 0.06 * np.abs(shown).max()
+
+
+def test_probabilities_give_their_own_softmax(images):
+    found = details(images.attention[0], images.organization[0], [3])
+    signed = (found.terms[0, 0].astype(float) - 127) / 127
+    probs = images.attention[0].load().values[3].numpy()
+    expected = block_means(probs[None], None, found.rows, found.columns)[0][0]
+    assert np.abs(found.term_scale[0] * signed**2 - expected).max() <= 0.02 * expected.max()
+
+
+def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
+    """A run of noise, the worst to compress, on trees that were not found but made."""
+    rng = np.random.default_rng(0)
+    shape = (n_heads, n_tokens, n_tokens)
+    names = ("head", "query", "key")
+    trees = PerAxis(names, [ht.PartitionTree.halving(n).take(rng.permutation(n)) for n in shape])
+    square = rng.random((n_heads, n_heads))
+    affinities = PerAxis(names, [(square + square.T) / 2, np.eye(n_tokens), np.eye(n_tokens)])
+    org = Organization(
+        trees, affinities, affinities, PerAxis(names, [rng.standard_normal((n, 3)) for n in shape]),
+        PerAxis(names, [None] * 3), (), Status(True, "settled"), ht.Questionnaire(),
+    )  # fmt: skip
+    folders = trees.head.distinct
+    inner = np.flatnonzero(~folders.is_leaf)[1:]
+    support = rng.random(len(inner))
+    joint = Consensus(trees.head, affinities.head, support, support, n_inputs, 9)
+    atts = [
+        ht.AttentionTensor.from_array(rng.standard_normal(shape, dtype=np.float32), heads_per_layer=per_layer)
+        for _ in range(n_inputs)
+    ]
+    layer, head = np.divmod(np.arange(n_heads), per_layer)
+    table = {"name": [f"L{a}H{b}" for a, b in zip(layer, head, strict=True)], "layer": layer, "head": head}
+    table |= {f"entropy_{i}": rng.random(n_heads) for i in range(n_inputs)}
+    table |= {f"coordinate_{i}": rng.standard_normal(n_heads) for i in (1, 2, 3)}
+    table |= {"entropy": rng.random(n_heads), "entropy_rank": rng.permutation(n_heads) + 1}
+    table |= {"family": trees.head.labels[2], **{f"measure_{i}": rng.random(n_heads) for i in range(20)}}
+    return SimpleNamespace(
+        path=None, name="noise", kind="scores", settings={}, info={}, n_inputs=n_inputs, attention=atts,
+        inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, consensus=joint,
+        heads=pd.DataFrame(table), sections={}, samples=(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n_heads", "n_inputs", "least"),
+    [(144, 6, 48), (1024, 1, 40)],
+    ids=["144 heads, 6 inputs", "1,024 heads"],
+)
+def test_pages_stay_within_their_budget(n_heads, n_inputs, least):
+    """Tiles of noise are as large as those of any longer input: their size does not grow with the tokens."""
+    room = 8_300_000  # of ten megabytes, what Bokeh and the page's own code leave
+    data = page_data(noisy_run(n_heads, 72, n_inputs, per_layer=16), room)
+    assert 0.6 * room < data.n_bytes < room
+    assert data.plan.size >= least
+    assert (data.plan.n_inputs, data.plan.every_head) == (n_inputs, False)
+    assert "at most" in " ".join(data.left_out)
