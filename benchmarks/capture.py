@@ -34,10 +34,10 @@ def measure(name: str, kind: str, size: str) -> None:
     for _ in range(1 if size == "check" else 5):
         before, start = _resident(), time.perf_counter()
         with _Peak() as peak:
-            job = prepare(model, inputs=inputs, kind=kind)
-            (att,) = job.run()
+            prepared = prepare(model, inputs=inputs, kind=kind)
+            (att,) = prepared.run()
         times.append(time.perf_counter() - start)
-        taken, estimated = max(taken, peak.bytes - before), job.estimate().total
+        taken, estimated = max(taken, peak.bytes - before), prepared.estimate().total
         if taken > estimated:
             raise SystemExit(f"memory {taken >> 20} MB exceeds the estimate of {estimated >> 20} MB")
     if att.shape != (n_layers * n_heads, n_tokens, n_tokens):

@@ -21,9 +21,9 @@ def main(check: bool = False) -> None:
     n_inputs, n_tokens = (2, 8) if check else (8, 128)
     model = transformers.BertModel(transformers.BertConfig(vocab_size=1000, **sizes)).eval()
     ids = torch.randint(1000, (n_inputs, n_tokens), generator=torch.Generator().manual_seed(0))
-    ht.path_lengths(model, {"input_ids": ids[:1, :8]})  # imports
+    ht.path_lengths(model, inputs={"input_ids": ids[:1, :8]})  # imports
     for name, measure in (("residual curves", ht.rank_residual), ("path lengths", ht.path_lengths)):
         start, processors = time.perf_counter(), time.process_time()
-        measure(model, {"input_ids": ids})
+        measure(model, inputs={"input_ids": ids})
         wall, processors = time.perf_counter() - start, time.process_time() - processors
         print(f"{name}: {wall:.1f} s, {processors:.1f} s of processors", flush=True)

@@ -15,7 +15,6 @@ from .measures.entropy import Entropy, head_entropy, network_entropy
 from .measures.heads.diagnostics import Diagnostics, diagnostics
 from .measures.heads.induction import Induction, induction
 from .measures.heads.normalization import doubly_normalized
-from .measures.heads.relevance import Relevance, attention_relevance
 from .measures.heads.roles import Roles, head_roles
 from .measures.heads.rollout import attention_rollout
 from .measures.invariance import SoftmaxInvariance, softmax_invariance
@@ -32,9 +31,10 @@ from .measures.sparsity import (
 )
 from .measures.stability import Stability, stability
 from .models.bundled.bundle import BundledNetwork, load_bundled
-from .models.graph.head_weights import HeadWeights, head_weights
+from .models.graph.head_weights import HeadWeights
 from .models.register import register_attention, unregister_attention
-from .models.view import capture
+from .models.relevance import Relevance
+from .models.view import ModelView, attention_relevance, capture, head_weights
 from .questionnaire.organization import Organization
 from .questionnaire.organize import organize, organize_array
 from .questionnaire.settings import Questionnaire
@@ -62,6 +62,7 @@ __all__ = [
     "HeadtreeWarning",
     "HolderExponent",
     "Induction",
+    "ModelView",
     "Organization",
     "Paraproduct",
     "PartitionTree",

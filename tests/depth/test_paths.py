@@ -70,7 +70,7 @@ def test_every_path_is_its_product_of_matrices(order):
     net = network(order, 2).double()
     with torch.no_grad():
         terms, output = terms_by_hand(net, X[0].double(), order)
-        (frozen,) = ht.frozen_networks(net, X[:1].double())
+        (frozen,) = ht.frozen_networks(net, inputs=X[:1].double())
         sums, biases = frozen.by_length()
         for path, term in terms.items():
             torch.testing.assert_close(frozen.path(path)[0], term, atol=1e-9, rtol=1e-9)
@@ -86,7 +86,7 @@ def test_every_path_is_its_product_of_matrices(order):
 @pytest.mark.parametrize(("name", "part"), PARTS)
 def test_paths_add_up_for_every_architecture(name, part):
     case = zoo.ALL[name]
-    found = ht.path_lengths(zoo_model(name), case.read(), part=part)
+    found = ht.path_lengths(zoo_model(name), inputs=case.read(), part=part)
     assert found.difference.max() < 1e-6  # the model's own single precision
     np.testing.assert_allclose(found.share.sum(axis=1) + found.bias_share, 1, atol=1e-9)
     np.testing.assert_allclose(found.head_share.sum(axis=(1, 2)), found.share[:, 1], atol=1e-5)
@@ -103,10 +103,10 @@ def test_transformer_xl(pre_norm):
         torch.manual_seed(0)
         model = TransformerXL(config).eval()
     read = {"input_ids": torch.arange(9)[None]}
-    assert ht.path_lengths(model, read).difference.max() < 1e-6
-    assert ht.rank_residual(model, read).trained.shape == (4, 1, 4)
+    assert ht.path_lengths(model, inputs=read).difference.max() < 1e-6
+    assert ht.rank_residual(model, inputs=read).trained.shape == (4, 1, 4)
     read["memory"] = torch.randn(1, 3, 4, 16)
-    assert ht.rank_residual(model, read).trained.shape == (4, 1, 4)
+    assert ht.rank_residual(model, inputs=read).trained.shape == (4, 1, 4)
 
 
 def test_numbers_of_paths():
@@ -129,7 +129,7 @@ def test_random_paths_are_drawn_with_equal_chance():
 
 
 def test_random_paths_sum_and_repeat():
-    (frozen,) = ht.frozen_networks(network("pre"), X[:1])
+    (frozen,) = ht.frozen_networks(network("pre"), inputs=X[:1])
     one = frozen.random_paths(2, n=3, rng=5)
     assert torch.equal(one, frozen.random_paths(2, n=3, rng=5))
     rng = np.random.default_rng(5)
@@ -151,7 +151,7 @@ def test_random_paths_sum_and_repeat():
     ],
 )
 def test_bad_requests(call, said):
-    (frozen,) = ht.frozen_networks(network("pre"), X[:1])
+    (frozen,) = ht.frozen_networks(network("pre"), inputs=X[:1])
     with pytest.raises(HeadtreeError, match=said):
         call(frozen)
 
@@ -169,7 +169,7 @@ def test_layer_applications_grow_with_the_square_of_depth(monkeypatch):
     monkeypatch.setattr(LinearPart, "__call__", counted)
     counts = {}
     for n_layers in (2, 4, 8):
-        (frozen,) = ht.frozen_networks(network("pre", n_layers), X[:1])
+        (frozen,) = ht.frozen_networks(network("pre", n_layers), inputs=X[:1])
         calls.clear()
         frozen.by_length()
         counts[n_layers] = len(calls) - (n_layers + 2)  # the end of the stream, for every length and the biases
@@ -183,7 +183,7 @@ def test_heads_that_carry_short_paths_are_found():
         for block in net:
             block.heads.out.weight.zero_()
         net[1].heads.out.weight[:, 8:] = torch.randn(16, 8)
-    found = ht.path_lengths(net, X)
+    found = ht.path_lengths(net, inputs=X)
     assert found.top_heads(1)[0][0] == "L1H1"
     assert np.abs(np.delete(found.head_share.reshape(2, 4), 3, axis=1)).max() < 1e-9
     np.testing.assert_allclose(found.size[:, 2], 0, atol=1e-12)
@@ -197,14 +197,14 @@ def test_too_long_for_the_memory_is_refused(monkeypatch):
 
     monkeypatch.setattr(paths, "available_memory", lambda: 1000)
     with pytest.raises(HeadtreeError, match=r"need about .* pass shorter inputs"):
-        ht.path_lengths(network("pre"), X)
+        ht.path_lengths(network("pre"), inputs=X)
 
 
 def test_a_layer_that_is_not_linear_in_the_stream_is_refused():
     net = network("pre", 2)
     net[1].heads.register_forward_hook(lambda module, args, output: output.tanh())
     with pytest.raises(HeadtreeError, match=r"layer of '1.heads.attention' is not linear in the stream"):
-        ht.path_lengths(net, X)
+        ht.path_lengths(net, inputs=X)
 
 
 def test_all_zeros_have_no_shares():
@@ -213,4 +213,4 @@ def test_all_zeros_have_no_shares():
         for parameter in net.parameters():
             parameter.zero_()
     with pytest.raises(HeadtreeError, match="all zeros"):
-        ht.path_lengths(net, 0 * X)
+        ht.path_lengths(net, inputs=0 * X)

@@ -48,7 +48,7 @@ def running_means(x, depth):
 def test_even_causal_attention_is_a_running_mean_and_falls_by_half():
     network = ht.load_bundled("txl")
     inputs = [{"input_ids": item["input_ids"][:, :64]} for item in network.inputs[:3]]
-    found = ht.rank_residual(network.model, inputs)
+    found = ht.rank_residual(network.model, inputs=inputs)
     fresh = found.curve("attention alone", fresh=True).mean(axis=0)
     tokens = torch.randn(3, 64, 128, generator=torch.Generator().manual_seed(0))
     expected = np.mean([list(running_means(x, 17)) for x in tokens], axis=0)
@@ -60,11 +60,11 @@ def test_even_causal_attention_is_a_running_mean_and_falls_by_half():
 
 def test_vit_collapses_without_skips_and_its_middle_lengths_cancel():
     network = ht.load_bundled("vit")
-    found = ht.rank_residual(network.model, network.inputs[:1], fresh=False)
+    found = ht.rank_residual(network.model, inputs=network.inputs[:1], fresh=False)
     assert found.curve("attention alone")[0, 6] < 1e-6
     assert found.curve("without skips")[0, 6] < 1e-5
     assert found.curve("as is").min() > 0.3
-    paths = ht.path_lengths(network.model, network.inputs[:1])
+    paths = ht.path_lengths(network.model, inputs=network.inputs[:1])
     assert paths.difference.max() < 1e-5
     assert paths.size[0, 7] > 10 > paths.size[0, 0]
     assert paths.residual[0, -1] < 0.1 * paths.residual[0, 0]

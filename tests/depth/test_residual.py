@@ -16,7 +16,7 @@ import headtree as ht
 from headtree.depth.norms import composite_norm, relative_residual, residual
 from headtree.depth.residual import VARIANTS, rank_residual
 from headtree.errors import HeadtreeError, HeadtreeWarning
-from headtree.models.graph.read_stream import find_blocks, read_stream
+from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.view import prepare
 from tests.depth.conftest import ORDERS, Block, Heads, X, network
 from tests.models import zoo
@@ -65,7 +65,7 @@ def test_each_surgery_does_what_it_says(order, variant):
     net = network(order)
     skip, mlp = SWITCHES[variant]
     streams = read_stream(
-        find_blocks(job := prepare(net, inputs=X, kind="probs")), list(job.items), VARIANTS[variant]
+        locate_stream(job := prepare(net, inputs=X, kind="probs")), list(job.items), VARIANTS[variant]
     )
     x = X
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_each_surgery_does_what_it_says(order, variant):
 @pytest.mark.parametrize("order", ORDERS)
 def test_curves_are_the_residuals_of_the_network_with_switches(order):
     net = network(order)
-    found = ht.rank_residual(net, X, fresh=network(order, seed=1))
+    found = ht.rank_residual(net, inputs=X, fresh=network(order, seed=1))
     for which, weights in ((found.trained, net), (found.fresh, network(order, seed=1))):
         for v, (skip, mlp) in enumerate(SWITCHES.values()):
             for i in range(len(X)):
@@ -105,7 +105,7 @@ def test_the_stream_is_what_the_model_returns_as_hidden_states(name, part):
     """Of every architecture; the last of the pre-norm ones is returned behind a further norm, and left out."""
     case, model = zoo.ALL[name], zoo_model(name)
     job = prepare(model, inputs=case.read(), part=part, kind="probs")
-    streams = read_stream(find_blocks(job), list(job.items))
+    streams = read_stream(locate_stream(job), list(job.items))
     options = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
     with torch.no_grad():
         output = model(**case.read(), output_hidden_states=True, **options)
@@ -118,11 +118,11 @@ def test_the_stream_is_what_the_model_returns_as_hidden_states(name, part):
 def test_fresh_weights_are_the_models_own_and_repeat():
     model = zoo_model("bert")
     read = zoo.ALL["bert"].read()
-    first, again, other = (rank_residual(model, read, rng=seed) for seed in (0, 0, 1))
+    first, again, other = (rank_residual(model, inputs=read, rng=seed) for seed in (0, 0, 1))
     assert np.array_equal(first.fresh, again.fresh)
     assert not np.array_equal(first.fresh, other.fresh)
     assert np.array_equal(first.trained, other.trained)
-    without = rank_residual(model, read, fresh=False)
+    without = rank_residual(model, inputs=read, fresh=False)
     assert without.fresh is None
     with pytest.raises(HeadtreeError, match="was not measured"):
         without.curve("as is", fresh=True)
@@ -136,21 +136,21 @@ def test_padding_does_not_count():
     model, ids = zoo_model("bert"), zoo.ALL["bert"].read()["input_ids"]
     mask = torch.ones_like(ids)
     mask[1, 8:] = 0
-    both = rank_residual(model, {"input_ids": ids, "attention_mask": mask}, fresh=False)
-    alone = rank_residual(model, {"input_ids": ids[1:, :8]}, fresh=False)
+    both = rank_residual(model, inputs={"input_ids": ids, "attention_mask": mask}, fresh=False)
+    alone = rank_residual(model, inputs={"input_ids": ids[1:, :8]}, fresh=False)
     np.testing.assert_allclose(both.trained[:, 1], alone.trained[:, 0], rtol=1e-4, atol=1e-6)
 
 
 def test_one_token_is_refused():
     with pytest.raises(HeadtreeError, match="input 0 must have at least 2 tokens"):
-        rank_residual(network("pre"), X[:, :1], fresh=False)
+        rank_residual(network("pre"), inputs=X[:, :1], fresh=False)
 
 
 def test_one_token_is_refused_where_nothing_can_be_followed():
     """XLNet's code squeezes axes of one token away, so that no product could be told from another."""
     for measure in (ht.rank_residual, ht.path_lengths):
         with pytest.raises(HeadtreeError, match="input 0 must have at least 2 tokens"):
-            measure(zoo_model("xlnet"), {"input_ids": torch.tensor([[3]])})
+            measure(zoo_model("xlnet"), inputs={"input_ids": torch.tensor([[3]])})
 
 
 @pytest.mark.parametrize("option", [{"layers": [0, 1]}, {"heads": [0]}, {"window": (0, 4)}])
@@ -158,11 +158,11 @@ def test_parts_of_a_network_are_refused(option):
     """What leaves the last chosen layer would be taken from the end of the stream."""
     for measure in (ht.rank_residual, ht.path_lengths, ht.frozen_networks):
         with pytest.raises(HeadtreeError, match=f"{next(iter(option))} chooses what capture keeps"):
-            measure(network("pre"), X, **option)
+            measure(network("pre"), inputs=X, **option)
 
 
 def test_identical_tokens_stay_identical():
-    found = rank_residual(network("pre"), X[:, :1].expand(-1, 5, -1), fresh=False)
+    found = rank_residual(network("pre"), inputs=X[:, :1].expand(-1, 5, -1), fresh=False)
     np.testing.assert_allclose(found.trained, 0, atol=1e-6)
 
 
@@ -171,7 +171,7 @@ def test_nan_activations_are_named():
     with torch.no_grad():
         net[1].mlp[2].bias[0] = torch.nan
     with pytest.raises(HeadtreeError, match="input 0 holds NaN or infinite numbers after layer 1"):
-        rank_residual(net, X, fresh=False)
+        rank_residual(net, inputs=X, fresh=False)
 
 
 def test_nan_where_something_is_removed_warns():
@@ -187,21 +187,21 @@ def test_nan_where_something_is_removed_warns():
     net[1].first.bias.data.zero_()
     net[1].heads.__class__ = Shifted
     with pytest.raises(HeadtreeError, match="NaN or infinite"):
-        rank_residual(net, X, fresh=False)
+        rank_residual(net, inputs=X, fresh=False)
     net[1].heads.__class__ = Heads
     net[1].heads.out.bias.data.zero_()
-    found = rank_residual(net, X, fresh=False)
+    found = rank_residual(net, inputs=X, fresh=False)
     assert found.curve("attention alone")[0, -1] == 0  # all zeros: defined
 
 
 def test_past_the_context_is_refused():
     with pytest.raises(HeadtreeError, match="the model's context"):
-        rank_residual(zoo.ALL["bert"].build(), {"input_ids": torch.zeros(1, 65, dtype=torch.long)})
+        rank_residual(zoo.ALL["bert"].build(), inputs={"input_ids": torch.zeros(1, 65, dtype=torch.long)})
 
 
 def test_blocks_that_are_not_recognised_are_named():
     with pytest.raises(HeadtreeError, match=r"no residual stream was found around the attention module '0'"):
-        rank_residual(plain_stack(Attention, Attention), X, fresh=False)
+        rank_residual(plain_stack(Attention, Attention), inputs=X, fresh=False)
 
 
 class Mixer(nn.Module):
@@ -221,12 +221,12 @@ class MixerBlock(nn.Module):
 def test_registered_attention_is_followed():
     net = nn.Sequential(MixerBlock(), MixerBlock()).eval()
     with pytest.raises(HeadtreeError, match="register_attention"):
-        rank_residual(net, X, fresh=False)
+        rank_residual(net, inputs=X, fresh=False)
     ht.register_attention(Mixer, lambda module, arguments, output: (arguments["x"] @ arguments["x"].mT)[:, None])
     try:
-        found = rank_residual(net, X, fresh=False)
+        found = rank_residual(net, inputs=X, fresh=False)
         with pytest.raises(HeadtreeError, match="no softmax between products"):
-            ht.path_lengths(net, X)
+            ht.path_lengths(net, inputs=X)
     finally:
         ht.unregister_attention(Mixer)
     assert found.bound is None
@@ -249,7 +249,7 @@ def test_fresh_copies_of_modules_without_configuration():
 @pytest.mark.parametrize(("options", "said"), [({"fresh": "yes"}, "fresh must be"), ({"rng": -1}, "rng must be")])
 def test_bad_options(options, said):
     with pytest.raises(HeadtreeError, match=said):
-        rank_residual(network("pre"), X, **options)
+        rank_residual(network("pre"), inputs=X, **options)
 
 
 class Pure(nn.Module):
@@ -274,13 +274,13 @@ def test_attention_alone_stays_below_the_bound(scale):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = Pure(scale).eval().double()  # the bound soon is below the rounding of single precision
-    found = rank_residual(net, 0.1 * X.double(), fresh=False)
+    found = rank_residual(net, inputs=0.1 * X.double(), fresh=False)
     rounding = 1e-15
     assert (found.curve("attention alone") <= np.exp(found.log_bound) * (1 + 1e-9) + rounding).all()
     assert (np.exp(found.log_bound[:, -1]) < 0.5).all()  # so that the comparison says something
     beta = max(
         float(np.abs(qk).sum(0).max() * np.sqrt(np.abs(ov).sum(0).max() * np.abs(ov).sum(1).max()))
-        for layer in ht.head_weights(net, X.double())
+        for layer in ht.head_weights(net, inputs=X.double())
         for qk, ov in zip(layer.qk.double().numpy(), layer.ov.double().numpy(), strict=True)
     )
     assert found.bound.beta == pytest.approx(beta, rel=1e-5)
@@ -297,7 +297,7 @@ def literal_norm(x):
 
 def test_lipschitz_constant_of_an_mlp_holds_and_a_gate_has_none():
     net = network("pre", 1)
-    found = rank_residual(net, X, fresh=False)
+    found = rank_residual(net, inputs=X, fresh=False)
     (constant,) = found.bound.lipschitz
     first, second = net[0].mlp[0].weight.detach(), net[0].mlp[2].weight.detach()
     assert constant == pytest.approx(1.1289 * literal_norm(first.T) * literal_norm(second.T), rel=1e-3)
@@ -308,7 +308,7 @@ def test_lipschitz_constant_of_an_mlp_holds_and_a_gate_has_none():
             change = net[0].mlp(a) - net[0].mlp(b)
         assert literal_norm(change) <= constant * literal_norm(a - b)
     assert found.log_bound_with_mlps is not None
-    gated = rank_residual(zoo.ALL["llama"].build(), zoo.ALL["llama"].read(), fresh=False)
+    gated = rank_residual(zoo.ALL["llama"].build(), inputs=zoo.ALL["llama"].read(), fresh=False)
     assert gated.bound.lipschitz == (None, None, None)
     assert gated.log_bound_with_mlps is None
     assert gated.bound.log_residual(0.0, 2, with_mlps=True) == math.inf

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.heads.relevance import attention_relevance
+from headtree.models.view import attention_relevance
 from tests.measures.models import PlantedInduction
 from tests.models import zoo
 

@@ -121,7 +121,7 @@ def check(found, expected):
 def test_matrices_are_the_models_own(name):
     model = zoo.ALL[name].build()
     part = "cross" if name == "t5" else None
-    found = head_weights(model, zoo.ALL[name].read(), part=part)
+    found = head_weights(model, inputs=zoo.ALL[name].read(), part=part)
     assert [layer.layer for layer in found] == list(range(len(found)))
     for layer in found:
         assert layer.is_cross == (name == "t5")
@@ -134,7 +134,7 @@ def test_matrices_are_the_models_own(name):
 def test_transformer_xl_with_heads_wider_than_the_stream():
     config = TransformerXLConfig(20, n_layers=2, n_heads=3, width=16, head_size=6, inner=8, embedding=8)
     model = TransformerXL(config).eval()
-    for layer in head_weights(model, {"input_ids": torch.arange(7)[None]}):
+    for layer in head_weights(model, inputs={"input_ids": torch.arange(7)[None]}):
         own = model.blocks[layer.layer].attention
         expected = [
             torch.stack([rows(part.weight, head, 6) for head in range(3)])
@@ -155,7 +155,7 @@ def test_torch_multihead_attention():
             return self.mix(x, x, x, need_weights=False)[0]
 
     net = Net().eval()
-    (layer,) = head_weights(net, X)
+    (layer,) = head_weights(net, inputs=X)
     joint = net.mix.in_proj_weight.detach().view(3, 4, 4, 16)
     check(layer, [*joint.mT, net.mix.out_proj.weight.detach().T.reshape(4, 4, 16)])
 
@@ -163,7 +163,7 @@ def test_torch_multihead_attention():
 def test_without_output_projection_the_heads_write_side_by_side():
     """The next layer's projection is not taken for one."""
     net = stack(Attention, Attention)
-    found = head_weights(net, X)
+    found = head_weights(net, inputs=X)
     assert torch.equal(found[0].output, torch.eye(16).reshape(2, 8, 16))
     assert torch.equal(found[0].value, net[0].qkv.weight.detach().view(3, 2, 8, 16)[2].mT)
 
@@ -177,7 +177,7 @@ def test_a_capture_put_together_from_the_matrices_is_the_models_attention():
                 part.bias.zero_()
         hidden = model(**read, output_hidden_states=True).hidden_states
     atts = ht.capture(model, inputs=read)
-    for layer in head_weights(model, read):
+    for layer in head_weights(model, inputs=read):
         x = hidden[layer.layer][1]
         scores = x @ layer.qk @ x.T / D**0.5
         torch.testing.assert_close(scores, atts[1].values[layer.layer * 4 :][:4], atol=1e-4, rtol=1e-4)
@@ -198,7 +198,7 @@ def test_projections_that_are_no_single_matrix_are_refused():
     net = stack(Attention)
     net[0].qkv = Adapted(net[0].qkv)
     with pytest.raises(HeadtreeError, match=r"queries of 0 come from 2 projections.*merge adapters"):
-        head_weights(net, X)
+        head_weights(net, inputs=X)
 
 
 def test_attention_that_is_no_softmax_is_refused():
@@ -207,7 +207,7 @@ def test_attention_that_is_no_softmax_is_refused():
     ht.register_attention(Mixer, lambda module, arguments, output: output[:, None] @ output[:, None].mT)
     try:
         with pytest.raises(HeadtreeError, match="attention of 0 was registered, so that its weights are not known"):
-            head_weights(stack(Mixer), X)
+            head_weights(stack(Mixer), inputs=X)
     finally:
         ht.unregister_attention(Mixer)
 

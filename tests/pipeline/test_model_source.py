@@ -43,12 +43,12 @@ def test_a_text_is_cut_into_windows(folder, text, tmp_path):
 
 def test_without_tokens_the_window_is_the_context_or_the_text(folder, text, tmp_path):
     whole = ModelSource(model=str(folder), text=text).begin()
-    context = whole.job.items[0].length()
+    context = whole.prepared.items[0].length()
     assert context == min(256, 64)  # the context of the model at hand
     assert len(whole.inputs) == 152 // 64 or len(whole.inputs) == 150 // 62
     short = tmp_path / "short.txt"
     short.write_text("w1 w2 w3")
-    (item,) = ModelSource(model=str(folder), text=short).begin().job.items
+    (item,) = ModelSource(model=str(folder), text=short).begin().prepared.items
     assert item.length() == 5
     with pytest.raises(HeadtreeError, match="shorter than asked"):
         ModelSource(model=str(folder), text=short, tokens=12).begin()

@@ -65,7 +65,7 @@ def _model(
     source = ModelSource(
         model=model, text=text, images=images, batches=inputs, tokens=length, kind="probs", part=part
     )
-    content = depth_content(source.begin().job, output / "figures", fresh=fresh)
+    content = depth_content(source.begin().prepared, output / "figures", fresh=fresh)
     section = Section.from_dict(content.section)
     _write(output / "sections" / "depth.json", section.to_json())
     _write(output / "layers.csv", content.layers.to_csv(index=False))

@@ -12,7 +12,7 @@ from torch import Tensor
 from headtree.depth.norms import composite_norm, one_norm
 from headtree.models.graph.forward_graph import Graph, Node, Ref
 from headtree.models.graph.head_weights import HeadWeights, projection_matrix
-from headtree.models.graph.read_stream import Blocks
+from headtree.models.graph.read_stream import LocatedStream
 from headtree.models.graph.residual_stream import ResidualSum, Term
 
 #: The slopes of an activation are looked for between these inputs; outside, the usual ones are straight.
@@ -45,11 +45,11 @@ class Bound:
         return (power - 1) / 2 * log_factor + power * log_start
 
 
-def find_bound(blocks: Blocks, weights: list[HeadWeights]) -> Bound:
+def find_bound(located: LocatedStream, weights: list[HeadWeights]) -> Bound:
     """β from the heads' matrices, λ from the MLPs between them."""
     beta = max(float((one_norm(layer.qk) * composite_norm(layer.ov)).max()) for layer in weights)
     n_heads, _, head_size = weights[0].query.shape
-    constants = tuple(_layer_lipschitz(blocks.graph, sums) for sums in blocks.stream.layers)
+    constants = tuple(_layer_lipschitz(located.graph, sums) for sums in located.stream.layers)
     return Bound(beta, n_heads, head_size, constants)
 
 

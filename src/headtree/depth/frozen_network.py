@@ -19,9 +19,9 @@ from torch import Tensor
 from headtree._checks import at_least_one, generator
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite
-from headtree.models.graph.forward_graph import Graph, Node, Place, Ref, Trace, trace
+from headtree.models.graph.forward_graph import Graph, Node, Position, Ref, Trace, trace
 from headtree.models.graph.linearize import LinearPart
-from headtree.models.graph.read_stream import Blocks
+from headtree.models.graph.read_stream import LocatedStream
 from headtree.models.graph.residual_stream import ResidualSum, Term, idle_products, same_numbers
 from headtree.models.inputs import ModelInput
 
@@ -165,31 +165,31 @@ def random_path(n_heads: Sequence[int], length: int, rng: np.random.Generator) -
     return heads
 
 
-def freeze(blocks: Blocks, item: ModelInput, number: int = 0) -> FrozenNetwork:
+def freeze(located: LocatedStream, item: ModelInput, number: int = 0) -> FrozenNetwork:
     """Run the model without MLPs on one input and hold everything that is not linear."""
-    stream = blocks.stream
+    stream = located.stream
     kept = stream.without(_WITHOUT)
-    traced = trace(blocks.job.model, item, kept, idle_products(blocks.graph, kept))
-    graph, places = traced.graph, _by_place(traced)
-    _check_same_code(blocks, kept, places)
+    traced = trace(located.prepared.model, item, kept, idle_products(located.graph, kept))
+    graph, positions = traced.graph, _by_position(traced)
+    _check_same_code(located, kept, positions)
     sums = [_attention_sum(layer) for layer in stream.layers]
-    start = same_numbers(graph, _ref(places, stream.layers[0][0].skip, kept))
+    start = same_numbers(graph, _ref(positions, stream.layers[0][0].skip, kept))
     layers, before = [], start
-    for each, site in zip(sums, blocks.sites, strict=True):
+    for each, site in zip(sums, located.sites, strict=True):
         attention = next(term for term in each.terms if term.role == "attention")
-        skip = _ref(places, each.skip, kept)
-        part = LinearPart(graph, before, [skip, _ref(places, attention, kept)])
-        mix = _mix_node(blocks.graph, site, places)
+        skip = _ref(positions, each.skip, kept)
+        part = LinearPart(graph, before, [skip, _ref(positions, attention, kept)])
+        mix = _mix_node(located.graph, site, positions)
         if not all(part.reaches) or not any(node.index == mix.index for node in part.nodes):
             raise InvalidValueError(
                 f"the layer of {site.module!r} is not linear in the stream when its attention and norms are held; "
                 "its paths are not defined"
             )
         along = LinearPart(graph, before, [skip])
-        layers.append(FrozenLayer(along, part, mix.index, blocks.graph.value(site.query).shape[0]))
-        before = Ref(places[each.additions[-1]].index)
-    end = blocks.graph.node(stream.end).place
-    finish = before if end is None else Ref(places[end].index, stream.end.output)
+        layers.append(FrozenLayer(along, part, mix.index, located.graph.value(site.query).shape[0]))
+        before = Ref(positions[each.additions[-1]].index)
+    end = located.graph.node(stream.end).position
+    finish = before if end is None else Ref(positions[end].index, stream.end.output)
     last = LinearPart(graph, before, [finish])
     output = graph.value(finish).detach()
     if not torch.isfinite(output).all():
@@ -215,28 +215,28 @@ def _attention_sum(layer: tuple[ResidualSum, ...]) -> ResidualSum:
     return next(each for each in layer if any(term.role == "attention" for term in each.terms))
 
 
-def _by_place(traced: Trace) -> dict[Place, Node]:
-    return {node.place: node for node in traced.graph.nodes if node.place is not None}
+def _by_position(traced: Trace) -> dict[Position, Node]:
+    return {node.position: node for node in traced.graph.nodes if node.position is not None}
 
 
-def _ref(places: dict[Place, Node], term: Term, kept: dict[Place, int]) -> Ref:
+def _ref(positions: dict[Position, Node], term: Term, kept: dict[Position, int]) -> Ref:
     """A term of a sum in another run, where the other side of its addition may be cancelled."""
-    node = places[term.place]
-    ref: Ref = node.args[0] if term.place in kept else node.args[term.operand]
+    node = positions[term.position]
+    ref: Ref = node.args[0] if term.position in kept else node.args[term.operand]
     return ref
 
 
-def _mix_node(graph: Graph, site: TracedSite, places: dict[Place, Node]) -> Node:
-    at = graph.nodes[site.mix].place
-    if at is None or at not in places:
+def _mix_node(graph: Graph, site: TracedSite, positions: dict[Position, Node]) -> Node:
+    at = graph.nodes[site.mix].position
+    if at is None or at not in positions:
         raise InvalidValueError("the model attends otherwise on this input than on the short one")
-    return places[at]
+    return positions[at]
 
 
-def _check_same_code(blocks: Blocks, kept: dict[Place, int], places: dict[Place, Node]) -> None:
-    wanted = [place for layer in blocks.stream.layers for each in layer for place in each.additions]
-    if any(place not in places for place in [*wanted, *kept]):
+def _check_same_code(located: LocatedStream, kept: dict[Position, int], positions: dict[Position, Node]) -> None:
+    wanted = [position for layer in located.stream.layers for each in layer for position in each.additions]
+    if any(position not in positions for position in [*wanted, *kept]):
         raise InvalidValueError(
-            f"{type(blocks.job.model).__name__} ran other code on this input than on the short one its blocks were "
-            "found on; pass inputs that it treats alike"
+            f"{type(located.prepared.model).__name__} runs other code on this input than on the short one on "
+            "which its stream was found; pass inputs that it treats alike"
         )

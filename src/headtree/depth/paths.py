@@ -15,11 +15,10 @@ from headtree.depth.frozen_network import FrozenNetwork, check_sum, freeze
 from headtree.depth.norms import relative_residual
 from headtree.depth.residual import tokens_of, whole_network
 from headtree.errors import InvalidValueError
-from headtree.models.graph.read_stream import Blocks, find_blocks
+from headtree.models.graph.read_stream import LocatedStream, locate_stream
 from headtree.models.inputs import ModelInput
-from headtree.models.watching.collect import CaptureJob, on_device
+from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import available_memory, words
-from headtree.models.watching.probe import settled
 from headtree.progress import progress
 
 if TYPE_CHECKING:
@@ -64,10 +63,10 @@ class PathLengths:
 
 def path_lengths(
     model: Any,
-    inputs: Any = None,
     *,
     texts: Sequence[str] | None = None,
     images: Sequence[Any] | None = None,
+    inputs: Any = None,
     part: str | None = None,
     **options: Any,
 ) -> PathLengths:
@@ -78,19 +77,19 @@ def path_lengths(
 
     Parameters
     ----------
-    model, inputs, texts, images, part, **options
+    model, texts, images, inputs, part, **options
         As `headtree.capture` takes them; without layers, heads and window, since paths lead through all.
     """
-    job = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
-    return paths_of(job)
+    prepared = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
+    return paths_of(prepared)
 
 
 def frozen_networks(
     model: Any,
-    inputs: Any = None,
     *,
     texts: Sequence[str] | None = None,
     images: Sequence[Any] | None = None,
+    inputs: Any = None,
     part: str | None = None,
     **options: Any,
 ) -> list[FrozenNetwork]:
@@ -98,29 +97,28 @@ def frozen_networks(
 
     Parameters
     ----------
-    model, inputs, texts, images, part, **options
+    model, texts, images, inputs, part, **options
         As `headtree.capture` takes them; without layers, heads and window, since paths lead through all.
     """
-    job = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
-    with on_device(job.model, job.device), settled(job.model):
-        blocks = _softmax_blocks(job)
-        return [freeze(blocks, item, i) for i, item in enumerate(job.items)]
+    prepared = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
+    with prepared.view.ready():
+        located = _softmax_stream(prepared)
+        return [freeze(located, item, i) for i, item in enumerate(prepared.items)]
 
 
-def paths_of(job: CaptureJob) -> PathLengths:
+def paths_of(prepared: PreparedInputs) -> PathLengths:
     """The path lengths of a prepared model."""
     rows = []
     with (
-        progress("paths", len(job.items)) as step,
-        on_device(job.model, job.device),
-        settled(job.model),
+        progress("paths", len(prepared.items)) as step,
+        prepared.view.ready(),
         torch.no_grad(),
     ):
-        blocks = _softmax_blocks(job)
-        for i, item in enumerate(job.items):
-            _check_memory(blocks, item)
-            rows.append(_measure(freeze(blocks, item, i), item, i, blocks.sites[0].module))
-            step(f"input {i + 1} of {len(job.items)}")
+        located = _softmax_stream(prepared)
+        for i, item in enumerate(prepared.items):
+            _check_memory(located, item)
+            rows.append(_measure(freeze(located, item, i), item, i, located.sites[0].module))
+            step(f"input {i + 1} of {len(prepared.items)}")
     n_paths = rows[0].n_paths
     return PathLengths(
         n_paths,
@@ -130,7 +128,7 @@ def paths_of(job: CaptureJob) -> PathLengths:
         residual=np.array([row.residual for row in rows]),
         head_share=np.array([row.head_share for row in rows]),
         difference=np.array([row.difference for row in rows]),
-        layers=tuple(site.module for site in blocks.sites),
+        layers=tuple(site.module for site in located.sites),
     )
 
 
@@ -175,23 +173,23 @@ def _residual(term: Tensor, network: FrozenNetwork, item: ModelInput, number: in
     return float(relative_residual(tokens_of(rows, item, number)))
 
 
-def _softmax_blocks(job: CaptureJob) -> Blocks:
-    blocks = find_blocks(job)
-    other = next((site for site in blocks.sites if site.softmax is None), None)
+def _softmax_stream(prepared: PreparedInputs) -> LocatedStream:
+    located = locate_stream(prepared)
+    other = next((site for site in located.sites if site.softmax is None), None)
     if other is not None:
         raise InvalidValueError(
             f"the attention of {other.module!r} was registered and is no softmax between products, so that it has "
             "no paths; rank_residual measures such models"
         )
-    return blocks
+    return located
 
 
-def _check_memory(blocks: Blocks, item: ModelInput) -> None:
+def _check_memory(located: LocatedStream, item: ModelInput) -> None:
     """Refuse an input whose forward pass cannot be kept whole, before it is run."""
-    growth = item.size() / max(1, blocks.job.plan.probe.size())
-    n_tokens = blocks.graph.value(blocks.sites[0].query).shape[-2]
+    growth = item.size() / max(1, located.prepared.plan.probe.size())
+    n_tokens = located.graph.value(located.sites[0].query).shape[-2]
     linear = square = 0
-    for node in blocks.graph.nodes:
+    for node in located.graph.nodes:
         for value in node.values:
             if isinstance(value, Tensor) and node.is_activation:
                 is_square = value.ndim >= 2 and value.shape[-1] == value.shape[-2] == n_tokens

@@ -20,11 +20,10 @@ from headtree.depth.norms import norms
 from headtree.depth.untrained import fresh_copy
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.models.graph.head_weights import weights_of
-from headtree.models.graph.read_stream import Blocks, find_blocks, read_stream
+from headtree.models.graph.read_stream import LocatedStream, locate_stream, read_stream
 from headtree.models.inputs import ModelInput
-from headtree.models.view import prepare
-from headtree.models.watching.collect import CaptureJob, on_device
-from headtree.models.watching.probe import settled
+from headtree.models.view import ModelView, prepare
+from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 
 if TYPE_CHECKING:
@@ -90,10 +89,10 @@ class RankResidual:
 
 def rank_residual(
     model: Any,
-    inputs: Any = None,
     *,
     texts: Sequence[str] | None = None,
     images: Sequence[Any] | None = None,
+    inputs: Any = None,
     part: str | None = None,
     fresh: bool | nn.Module = True,
     rng: int = 0,
@@ -106,7 +105,7 @@ def rank_residual(
 
     Parameters
     ----------
-    model, inputs, texts, images, part, **options
+    model, texts, images, inputs, part, **options
         As `headtree.capture` takes them; without layers, heads and window, since the stream passes all.
     fresh : bool or module
         Whether to measure an untrained network as well; or that network.
@@ -117,12 +116,12 @@ def rank_residual(
         raise InvalidTypeError(f"fresh must be True, False or an untrained network, got {type(fresh).__name__}")
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
         raise InvalidValueError(f"rng must be a seed of 0 or more, got {rng!r}")
-    job = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
-    new = fresh_copy(job.model, int(rng)) if fresh is True else fresh
-    return measured(job, new if isinstance(new, nn.Module) else None)
+    prepared = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
+    new = fresh_copy(prepared.model, int(rng)) if fresh is True else fresh
+    return measured(prepared, new if isinstance(new, nn.Module) else None)
 
 
-def whole_network(model: Any, **options: Any) -> CaptureJob:
+def whole_network(model: Any, **options: Any) -> PreparedInputs:
     """Prepare a model as `headtree.capture` does; depth runs through all layers, heads and tokens of its inputs."""
     for name in ("layers", "heads", "window", "kind"):
         if options.pop(name, None) is not None:
@@ -132,24 +131,25 @@ def whole_network(model: Any, **options: Any) -> CaptureJob:
     return prepare(model, kind="probs", **options)
 
 
-def measured(job: CaptureJob, fresh: nn.Module | None) -> RankResidual:
+def measured(prepared: PreparedInputs, fresh: nn.Module | None) -> RankResidual:
     """The curves of a prepared model, and of a fresh one of its kind."""
-    n_runs = len(VARIANTS) * len(job.batches()) * (1 if fresh is None else 2)
-    with progress("residual of the stream", n_runs) as step, on_device(job.model, job.device), settled(job.model):
-        blocks = find_blocks(job)
-        trained = _measure(blocks, step)
-        bound = _bound_or_none(blocks)
+    n_runs = len(VARIANTS) * len(prepared.batches()) * (1 if fresh is None else 2)
+    with progress("residual of the stream", n_runs) as step, prepared.view.ready():
+        located = locate_stream(prepared)
+        trained = _measure(located, step)
+        bound = _bound_or_none(located)
         untrained = None
         if fresh is not None:
-            with on_device(fresh, job.device), settled(fresh):
-                untrained = _measure(find_blocks(replace(job, model=fresh)), step)
+            other = replace(prepared, view=ModelView(fresh, device=prepared.view.device))
+            with other.view.ready():
+                untrained = _measure(locate_stream(other), step)
     return RankResidual(
         trained.relative(),
         None if untrained is None else untrained.relative(),
         bound,
         None if bound is None else _log_bounds(bound, trained, "attention alone", with_mlps=False),
         None if bound is None else _log_bounds(bound, trained, "without skips", with_mlps=True),
-        tuple(site.module for site in blocks.sites),
+        tuple(site.module for site in located.sites),
     )
 
 
@@ -166,16 +166,16 @@ class _Norms:
         return ratio
 
 
-def _measure(blocks: Blocks, step: Any) -> _Norms:
+def _measure(located: LocatedStream, step: Any) -> _Norms:
     """Run every variant on every input."""
-    job = blocks.job
-    shape = (len(VARIANTS), len(job.items), len(blocks.stream.layers) + 1)
+    prepared = located.prepared
+    shape = (len(VARIANTS), len(prepared.items), len(located.stream.layers) + 1)
     values = _Norms(np.full(shape, np.nan), np.full(shape, np.nan))
     for which, (name, without) in enumerate(VARIANTS.items()):
-        for batch in _batches(blocks):
-            streams = read_stream(blocks, [job.items[i] for i in batch], without)
+        for batch in _batches(located):
+            streams = read_stream(located, [prepared.items[i] for i in batch], without)
             for depth, stream in enumerate(streams):
-                for at, x in _of_inputs(stream, batch, job):
+                for at, x in _of_inputs(stream, batch, prepared):
                     stream_norm, residual_norm = norms(x)
                     values.stream[which, at, depth] = stream_norm.cpu().numpy()
                     values.residual[which, at, depth] = residual_norm.cpu().numpy()
@@ -185,20 +185,20 @@ def _measure(blocks: Blocks, step: Any) -> _Norms:
 
 
 def _of_inputs(
-    stream: Float[Tensor, "input token width"], batch: list[int], job: CaptureJob
+    stream: Float[Tensor, "input token width"], batch: list[int], prepared: PreparedInputs
 ) -> Iterator[tuple[list[int], Float[Tensor, "input token width"]]]:
     """The tokens of the inputs: of all together, or of one after another where there is padding."""
-    rows = [tokens_of(x, job.items[i], i) for i, x in zip(batch, stream, strict=True)]
+    rows = [tokens_of(x, prepared.items[i], i) for i, x in zip(batch, stream, strict=True)]
     if all(len(row) == stream.shape[1] for row in rows):
         yield batch, stream
     else:
         yield from (([i], row[None]) for i, row in zip(batch, rows, strict=True))
 
 
-def _batches(blocks: Blocks) -> list[list[int]]:
-    if blocks.stream.batch_axis is None:
-        return [[i] for i in range(len(blocks.job.items))]
-    return blocks.job.batches()
+def _batches(located: LocatedStream) -> list[list[int]]:
+    if located.stream.batch_axis is None:
+        return [[i] for i in range(len(located.prepared.items))]
+    return located.prepared.batches()
 
 
 def tokens_of(x: Float[Tensor, "token width"], item: ModelInput, number: int) -> Float[Tensor, "present width"]:
@@ -225,9 +225,9 @@ def _check_finite(norms_seen: Float[np.ndarray, "input depth"], variant: str, ba
     warnings.warn(f"{variant}, {where}; the curve has no value there", HeadtreeWarning, stacklevel=2)
 
 
-def _bound_or_none(blocks: Blocks) -> Bound | None:
+def _bound_or_none(located: LocatedStream) -> Bound | None:
     try:
-        return find_bound(blocks, weights_of(blocks.job))
+        return find_bound(located, weights_of(located.prepared))
     except InvalidValueError:  # adapters, registered attention: there are no matrices to bound
         return None
 

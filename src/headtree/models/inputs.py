@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts
-from headtree.models.source import Source
+from headtree.models.source import ModelFiles
+
+#: Arguments of text models that do not change which attention calls are made.
+_OPTIONAL = frozenset({"attention_mask", "token_type_ids", "use_cache"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,11 @@ class ModelInput:
     def shapes(self) -> tuple[Any, ...]:
         """Inputs with equal shapes can run together."""
         named = [(name, _shape(value)) for name, value in sorted(self.kwargs.items())]
+        return (*map(_shape, self.args), *named)
+
+    def layout(self) -> tuple[Any, ...]:
+        """Inputs of one layout are attended to by the same calls: names and shapes, masks apart."""
+        named = [(name, _shape(value)) for name, value in sorted(self.kwargs.items()) if name not in _OPTIONAL]
         return (*map(_shape, self.args), *named)
 
     def can_join(self) -> bool:
@@ -55,13 +63,7 @@ class ModelInput:
 
     def first_tokens(self, n: int) -> ModelInput | None:
         """The same input cut to its first tokens, for a quick look at the model; None if it is not text."""
-        if self.args or set(self.kwargs) - {
-            "input_ids",
-            "attention_mask",
-            "token_type_ids",
-            "decoder_input_ids",
-            "use_cache",
-        }:
+        if self.args or set(self.kwargs) - {"input_ids", "decoder_input_ids"} - _OPTIONAL:
             return None
         if any(isinstance(value, Tensor) and value.ndim != 2 for value in self.kwargs.values()):
             return None
@@ -87,7 +89,7 @@ def join(inputs: Sequence[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def text_inputs(
-    model: nn.Module, texts: Any, targets: Any, tokens: int | None, tokenizer: Any, source: Source
+    model: nn.Module, texts: Any, targets: Any, tokens: int | None, tokenizer: Any, source: ModelFiles
 ) -> list[ModelInput]:
     """Tokenize texts; long ones are cut into inputs of `tokens` tokens each, special tokens included."""
     texts = checked_texts(texts, "texts")
@@ -212,7 +214,7 @@ def _without_cache(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def image_inputs(model: nn.Module, images: Any, processor: Any, source: Source) -> list[ModelInput]:
+def image_inputs(model: nn.Module, images: Any, processor: Any, source: ModelFiles) -> list[ModelInput]:
     """Images through the processor; float arrays (channel, row, column) as they are."""
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 4:
         images = list(images)

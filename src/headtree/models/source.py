@@ -23,7 +23,7 @@ _HUB_TIMEOUT = 5.0
 _T = TypeVar("_T")
 
 
-class Source:
+class ModelFiles:
     """Where a model comes from, asked once, with the answers that its tokenizer needs as well."""
 
     def __init__(self, model: Any, revision: str | None, trust_remote_code: bool) -> None:
@@ -151,7 +151,7 @@ class Source:
     def _companion_elsewhere(self, what: str, kind: Any) -> Any:
         """A loaded module knows by name where it came from, which may be gone or out of reach."""
         try:
-            source = Source(self.name, self.revision, self.options["trust_remote_code"])
+            source = ModelFiles(self.name, self.revision, self.options["trust_remote_code"])
         except HeadtreeError as error:
             raise InvalidValueError(
                 f"{what} must be given, as the place the model was loaded from cannot be asked: {error}; "
@@ -225,7 +225,7 @@ def _first_line(error: Exception) -> str:
     return lines[0][:300]
 
 
-def provenance(model: nn.Module, source: Source) -> dict[str, Any]:
+def provenance(model: nn.Module, source: ModelFiles) -> dict[str, Any]:
     """What is needed to know the model again: name, revision, hash of the weights, versions of the libraries."""
     config = getattr(model, "config", None)
     return {

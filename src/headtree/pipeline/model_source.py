@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headtree._files import checked_path, exists
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import BundledNetwork, load_bundled
-from headtree.models.source import Source as ModelFiles
-from headtree.models.view import prepare
-from headtree.models.watching.collect import CaptureJob
+from headtree.models.view import ModelView
+from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
@@ -41,16 +40,16 @@ class ModelCapture:
 
     model: Mapping[str, Any]
     inputs: tuple[Mapping[str, Any], ...]
-    job: CaptureJob
+    prepared: PreparedInputs
     pictures: Sequence[Any] | None = None  #: files, or arrays (channel, row, column)
 
     def to_run_again(self) -> dict[str, Any]:
-        """The model and what its forward takes, for each input."""
-        return {"model": self.job.model, "inputs": [dict(item.kwargs) for item in self.job.items]}
+        """The view of the model and what its forward takes, for each input."""
+        return {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.prepared.items]}
 
     def tensor(self, i: int) -> AttentionTensor:
         """Run the model on one input alone: in a batch, sums would round in another order."""
-        alone = replace(self.job, items=(self.job.items[i],), batch_size=1)
+        alone = replace(self.prepared, items=(self.prepared.items[i],), batch_size=1)
         check_memory(alone.estimate(), None, 1, alone.advice())
         return alone.run()[0]
 
@@ -134,50 +133,54 @@ class ModelSource:
             network = load_bundled(self.model)
             if self.text is None and self.images is None:
                 return self._of_samples(network)
-            return self._of_files(network.model, network.tokenizer, _BundledProcessor(network))
-        files = ModelFiles(self.model, self.revision, self.trust_remote_code)
-        tokenizer = None if self.text is None else files.load_tokenizer()
-        return self._of_files(files.load_model(None), tokenizer, None)
+            processor = _BundledProcessor(network)
+            return self._of_files(ModelView(network.model, tokenizer=network.tokenizer, processor=processor))
+        return self._of_files(
+            ModelView(self.model, revision=self.revision, trust_remote_code=self.trust_remote_code)
+        )
 
-    def _of_files(self, module: nn.Module, tokenizer: Any, processor: Any) -> ModelCapture:
-        options: dict[str, Any] = {"kind": self.kind, "part": self.part, "revision": self.revision}
+    def _of_files(self, view: ModelView) -> ModelCapture:
         if self.images is not None:
             paths = image_files(self.images)[: self.batches]
-            job = prepare(module, images=list(map(str, paths)), processor=processor, **options)
+            prepared = view.prepare(images=list(map(str, paths)), kind=self.kind, part=self.part)
             names = [path.name for path in paths]
-            return self._ready(job, names, [_file_hash(path) for path in paths], paths)
-        if tokenizer is None:
+            return self._ready(prepared, names, [_file_hash(path) for path in paths], paths)
+        if self.is_bundled and self.model == "vit":
             raise InvalidValueError(f"{self.model!r} reads images; name a folder of them with --images")
-        job = self._text_job(module, tokenizer, options)
-        hashes = [_tensor_hash(item.kwargs) for item in job.items]
-        return self._ready(job, [f"window {i}" for i in range(len(job.items))], hashes, None)
+        prepared = self._windows(view)
+        hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
+        return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, None)
 
-    def _text_job(self, module: nn.Module, tokenizer: Any, options: Mapping[str, Any]) -> CaptureJob:
-        limit = facts.context_length(facts.select_tower(module, "texts"))
+    def _windows(self, view: ModelView) -> PreparedInputs:
+        """The text, cut into inputs; of a long text only as much is read as is needed."""
+        options: dict[str, Any] = {"kind": self.kind, "part": self.part}
+        tokenizer = view.tokenizer  # a missing one is found before the weights are read
+        limit = facts.context_length(facts.select_tower(view.model, "texts"))
         tokens = self.tokens or min(TOKENS, limit or TOKENS)
         text = _read_text(self.text or Path())
         head = _cut(text, self.batches * tokens * _CHARACTERS)
         if self.tokens is None and len(tokenizer(head, verbose=False)["input_ids"]) < tokens:
-            return prepare(module, texts=[text], tokenizer=tokenizer, **options)  # one short input
-        job = prepare(module, texts=[head], tokens=tokens, tokenizer=tokenizer, **options)
-        if len(job.items) < self.batches and len(head) < len(text):
-            job = prepare(module, texts=[text], tokens=tokens, tokenizer=tokenizer, **options)
-        return replace(job, items=job.items[: self.batches])
+            return view.prepare(texts=[text], **options)  # one short input
+        prepared = view.prepare(texts=[head], tokens=tokens, **options)
+        if len(prepared.items) < self.batches and len(head) < len(text):
+            prepared = view.prepare(texts=[text], tokens=tokens, **options)
+        return replace(prepared, items=prepared.items[: self.batches])
 
     def _of_samples(self, network: BundledNetwork) -> ModelCapture:
         inputs = list(network.inputs[: self.batches])
-        job = prepare(network.model, inputs=inputs, kind=self.kind, part=self.part, tokenizer=network.tokenizer)
+        view = ModelView(network.model, tokenizer=network.tokenizer)
+        prepared = view.prepare(inputs=inputs, kind=self.kind, part=self.part)
         names = [f"passage {i}" for i in range(len(inputs))]
         if network.labels is not None and network.classes is not None:
             names = [network.classes[label] for label in network.labels.tolist()]
         pictures = None if network.images is None else [image.numpy() for image in network.images]
-        return self._ready(job, names[: len(inputs)], [_tensor_hash(item) for item in inputs], pictures)
+        return self._ready(prepared, names[: len(inputs)], [_tensor_hash(item) for item in inputs], pictures)
 
     def _ready(
-        self, job: CaptureJob, names: Sequence[str], hashes: Sequence[str], pictures: Sequence[Any] | None
+        self, prepared: PreparedInputs, names: Sequence[str], hashes: Sequence[str], pictures: Sequence[Any] | None
     ) -> ModelCapture:
         inputs = tuple({"name": n, "sha256": h} for n, h in zip(names, hashes, strict=True))
-        return ModelCapture({**job.about, "model": self.model}, inputs, job, pictures)
+        return ModelCapture({**prepared.provenance, "model": self.model}, inputs, prepared, pictures)
 
 
 class _BundledProcessor:

@@ -23,7 +23,7 @@ def measure_depth(place: Workplace, begin: Callable[[], Capture]) -> None:
         raise InvalidValueError("depth is measured by running the model, and this run was made from tensors alone")
     with place.aside("figures") as folder:
         content = depth_content(
-            replace(ready.job, kind="probs"), folder, seed=place.record.settings["measures"]["seed"]
+            replace(ready.prepared, kind="probs"), folder, seed=place.record.settings["measures"]["seed"]
         )
         names = sorted(path.name for path in folder.iterdir())
         place.announce("depth", ("layers.csv", "sections/depth.json", *(f"figures/{name}" for name in names)))

@@ -16,9 +16,9 @@ from headtree.measures.heads.from_model import ModelTables, model_tables
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.patterns import pattern_columns
 from headtree.measures.heads.probabilities import checked_tensors
-from headtree.measures.heads.relevance import Target
 from headtree.measures.heads.roles import Roles, head_roles
 from headtree.measures.heads.rollout import rollout_columns
+from headtree.models.relevance import Target
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 

@@ -15,13 +15,12 @@ from headtree.measures.heads.activations import activation_columns
 from headtree.measures.heads.columns import Column
 from headtree.measures.heads.induction import induction
 from headtree.measures.heads.patterns import layers_of
-from headtree.measures.heads.relevance import Target, relevance_of
 from headtree.measures.heads.weight_ranks import weight_columns
 from headtree.models.graph.head_weights import weights_of
+from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput
-from headtree.models.watching.collect import CaptureJob, on_device
-from headtree.models.watching.probe import settled
-from headtree.models.watching.stream import layer_states
+from headtree.models.relevance import Target, relevance_of
+from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
@@ -45,24 +44,26 @@ class ModelTables:
     layers: list[_Table]
 
 
-def model_tables(atts: Sequence[AttentionTensor], job: CaptureJob, target: Target, rng: Any) -> ModelTables:
+def model_tables(
+    atts: Sequence[AttentionTensor], prepared: PreparedInputs, target: Target, rng: Any
+) -> ModelTables:
     """Everything that weights, activations and behaviour say of the heads of these tensors."""
-    if len(job.items) != len(atts):
+    if len(prepared.items) != len(atts):
         raise InvalidValueError(
             f"atts must be what was captured on the inputs given with the model, got {len(atts)} tensors and "
-            f"{len(job.items)} inputs; pass the same texts, images or inputs, and tokens= if they were cut"
+            f"{len(prepared.items)} inputs; pass the same texts, images or inputs, and tokens= if they were cut"
         )
     heads = atts[0].heads
     of_heads, of_layers = [], []
     with progress("running the model", 2 + len(atts)) as step:
-        once = _guarded(_OF_WEIGHTS, len(heads), partial(_weights, heads, job))
+        once = _guarded(_OF_WEIGHTS, len(heads), partial(_weights, heads, prepared))
         step("weights")
-        once |= _guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, job, rng))
+        once |= _guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, prepared, rng))
         step("induction")
-        for i, (att, item) in enumerate(zip(atts, job.items, strict=True)):
-            relevance = partial(_relevance, heads, job, item, target)
+        for i, (att, item) in enumerate(zip(atts, prepared.items, strict=True)):
+            relevance = partial(_relevance, heads, prepared, item, target)
             of_heads.append({**once, **_guarded(("relevance",), len(heads), relevance)})
-            activations = partial(_activations, att, job, item)
+            activations = partial(_activations, att, prepared, item)
             of_layers.append(_guarded(_OF_STATES, len(layers_of(heads)), activations))
             step(f"input {i + 1} of {len(atts)}")
     return ModelTables(of_heads, of_layers)
@@ -79,25 +80,27 @@ def _guarded(names: Sequence[str], n: int, measure: Callable[[], _Table]) -> _Ta
     return {name: Column.missing(n, reason) for name in names}
 
 
-def _weights(heads: Sequence[HeadId], job: CaptureJob) -> _Table:
-    with on_device(job.model, job.device), settled(job.model):
-        return weight_columns(heads, weights_of(job))
+def _weights(heads: Sequence[HeadId], prepared: PreparedInputs) -> _Table:
+    with prepared.view.ready():
+        return weight_columns(heads, weights_of(prepared))
 
 
-def _activations(att: AttentionTensor, job: CaptureJob, item: ModelInput) -> _Table:
-    return activation_columns(att, [states.leaving for states in layer_states(job, item)])
+def _activations(att: AttentionTensor, prepared: PreparedInputs, item: ModelInput) -> _Table:
+    with prepared.view.ready():
+        stream = read_stream(locate_stream(prepared), [item])
+    return activation_columns(att, [after[0].detach().cpu() for after in stream[1:]])
 
 
-def _induction(heads: Sequence[HeadId], job: CaptureJob, rng: Any) -> _Table:
-    found = induction(job.model, part=job.about.get("part"), rng=rng)
+def _induction(heads: Sequence[HeadId], prepared: PreparedInputs, rng: Any) -> _Table:
+    found = induction(prepared.view, part=prepared.part, rng=rng)
     return {
         "prefix_matching": Column(_matched(heads, found.heads, found.prefix_matching), "other heads of the model"),
         "copying": Column(_matched(heads, found.heads, found.copying), found.why_no_copying),
     }
 
 
-def _relevance(heads: Sequence[HeadId], job: CaptureJob, item: ModelInput, target: Target) -> _Table:
-    found = relevance_of(job, item, target)
+def _relevance(heads: Sequence[HeadId], prepared: PreparedInputs, item: ModelInput, target: Target) -> _Table:
+    found = relevance_of(prepared, item, target)
     reason = "no attention raises this output"
     return {"relevance": Column(_matched(heads, found.heads, found.share), reason)}
 

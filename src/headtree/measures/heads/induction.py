@@ -16,10 +16,8 @@ from headtree.measures.heads.probabilities import head_blocks
 from headtree.measures.heads.token_relations import query_places
 from headtree.models import facts
 from headtree.models.graph.head_weights import weights_of
-from headtree.models.source import Source
-from headtree.models.view import prepare
-from headtree.models.watching.collect import CaptureJob
-from headtree.models.watching.stream import layer_states
+from headtree.models.view import as_view
+from headtree.models.watching.collect import PreparedInputs
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
 #: The fewest tokens that make a sequence worth repeating.
@@ -67,14 +65,15 @@ def induction(
     n_tokens = _checks.at_least_one(n_tokens, "n_tokens")
     n_sequences = _checks.at_least_one(n_sequences, "n_sequences")
     generator = _checks.generator(rng)
-    module = Source(model, None, False).load_model(None)
-    said = repeated_tokens(module, n_tokens, n_sequences, generator)
-    is_named = facts.accepts(module, "input_ids")
-    job = prepare(module, inputs={"input_ids": said.ids} if is_named else said.ids, kind="probs", part=part)
-    atts = job.run()
+    view = as_view(model)
+    said = repeated_tokens(view.model, n_tokens, n_sequences, generator)
+    is_named = facts.accepts(view.model, "input_ids")
+    prepared = view.prepare(inputs={"input_ids": said.ids} if is_named else said.ids, kind="probs", part=part)
+    read: dict[int, list[Tensor | None]] = {}
+    atts = prepared.run(also=lambda call, site: read.setdefault(site, []).append(call.entering))
     matching = np.mean([_prefix_matching(att, said, i) for i, att in enumerate(atts)], axis=0)
     try:
-        copying, reason = _copying(job, said), ""
+        copying, reason = _copying(prepared, said, [_states(read[site], len(atts)) for site in read]), ""
     except HeadtreeError as error:
         copying, reason = np.full(len(atts[0].heads), np.nan), str(error)
     return Induction(atts[0].heads, matching, copying, reason, said.n_tokens, n_sequences)
@@ -142,19 +141,32 @@ def _prefix_matching(att: AttentionTensor, said: RepeatedTokens, i: int) -> Floa
     return np.asarray(torch.cat(scores).numpy())
 
 
-def _copying(job: CaptureJob, said: RepeatedTokens) -> Float[np.ndarray, " head"]:
-    words = facts.unembedding(job.model)
+def _states(batches: list[Tensor | None], n_inputs: int) -> Float[Tensor, "input token width"]:
+    """What entered a layer's attention, all inputs together, wherever a batch has its axis of inputs."""
+    states = [x if x is None or len(batches) > 1 or x.shape[0] == n_inputs else x.transpose(0, 1) for x in batches]
+    found = [x for x in states if x is not None]
+    if len(found) != len(batches) or sum(len(x) for x in found) != n_inputs:
+        got = [None if x is None else tuple(x.shape) for x in batches]
+        raise InvalidValueError(f"its layers do not pass on states (input, token, width), but {got[0]}")
+    return torch.cat(found)
+
+
+def _copying(
+    prepared: PreparedInputs, said: RepeatedTokens, states: list[Float[Tensor, "input token width"]]
+) -> Float[np.ndarray, " head"]:
+    words = facts.unembedding(prepared.model)
     if words is None:
         raise InvalidValueError(
-            f"{type(job.model).__name__} does not say how states become logits; load it with its "
+            f"{type(prepared.model).__name__} does not say how states become logits; load it with its "
             "language-model head"
         )
-    weights = weights_of(job)
+    with prepared.view.ready():
+        weights = weights_of(prepared)
     result = []
-    for i, item in enumerate(job.items):
+    for i in range(len(prepared.items)):
         layers, sequence = [], said.ids[i, said.first(i)]
-        for states, layer in zip(layer_states(job, item), weights, strict=True):
-            x = states.entering[-said.ids.shape[1] :][said.first(i)].double()
+        for entering, layer in zip(states, weights, strict=True):
+            x = entering[i, -said.ids.shape[1] :][said.first(i)].double()
             if x.shape[1] != layer.value.shape[1] or layer.output.shape[2] != words.shape[1]:
                 raise InvalidValueError(
                     "its heads read or write states of another width than its logits are made of"

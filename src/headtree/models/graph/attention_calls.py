@@ -43,7 +43,7 @@ def find_sites(graph: Graph) -> list[TracedSite]:
         probs, value = _factors(graph, mix)
         if not graph.depends(probs, node.index):
             continue  # the values stand on the left: no model that was seen does that
-        module = node.place.module if node.place is not None else ""
+        module = node.position.module if node.position is not None else ""
         sites.append(TracedSite(node.index, mix.index, query, key, value, module))
     return sites
 

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from headtree.models.inputs import ModelInput
-from headtree.models.watching.probe import arguments, tensors_of
+from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
+from headtree.models.watching.probe import arguments
 
 aten = torch.ops.aten
 
@@ -34,7 +35,7 @@ PRODUCTS = {
 SOFTMAX = (aten._softmax.default, aten._safe_softmax.default)
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where in a model's code an operation is: found again on any other input."""
 
     module: str  #: path of the innermost module that was running
@@ -62,7 +63,7 @@ class Node:
     inputs: tuple[Ref, ...]
     ancestors: int  #: bit set of the nodes it depends on, itself included
     is_activation: bool  #: a number computed from what the model reads, not from weights and positions alone
-    place: Place | None
+    position: Position | None
     values: tuple[Tensor, ...] = ()
 
 
@@ -119,47 +120,19 @@ class Graph:
         return known[target] if target in known else self.value(target)
 
 
-class Frames:
-    """Which module is running, and how often it has been called."""
+class Positions:
+    """Numbers the operations of a forward pass by where in the model's code they run."""
 
-    def __init__(self, model: nn.Module, keeps_outputs: bool = False) -> None:
-        self.model, self.keeps_outputs = model, keeps_outputs
-        self.names = {id(module): name for name, module in model.named_modules()}
-        self.calls: dict[str, int] = {}
-        self.outputs: dict[tuple[str, int], Tensor] = {}  # the first tensor that each call returned
-        self.stack: list[tuple[str, int, dict[str, int]]] = [("", -1, {})]
+    def __init__(self, stack: ModuleStack) -> None:
+        self._stack = stack
+        self._outside: dict[str, int] = {}  # of operations outside every module
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Hook every module of the model."""
-        handles = []
-        for module in self.model.modules():
-            handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            handles.append(module.register_forward_hook(self._leave, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        name = self.names.get(id(module), type(module).__name__)
-        call = self.calls[name] = self.calls.get(name, -1) + 1
-        self.stack.append((name, call, {}))
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if len(self.stack) == 1:
-            return
-        name, call, _ = self.stack.pop()
-        answer = next(tensors_of(output), None)
-        if answer is not None and self.keeps_outputs:
-            self.outputs[name, call] = answer
-
-    def place(self, op: Any) -> Place:
-        """Where the next operation is; each call counts it."""
-        module, call, counts = self.stack[-1]
+    def next(self, op: Any) -> Position:
+        """Position of the operation that runs now; each call counts it."""
+        call = self._stack.running[-1] if self._stack.running else None
+        counts = self._outside if call is None else call.counts
         nth = counts[str(op)] = counts.get(str(op), -1) + 1
-        return Place(module, call, str(op), nth)
+        return Position("", -1, str(op), nth) if call is None else Position(call.name, call.index, str(op), nth)
 
 
 class Recorder(TorchDispatchMode):
@@ -167,13 +140,13 @@ class Recorder(TorchDispatchMode):
 
     def __init__(
         self,
-        frames: Frames,
+        positions: Positions,
         read: Sequence[tuple[str, Tensor]],
-        kept: Mapping[Place, int],
-        idle: Collection[Place],
+        kept: Mapping[Position, int],
+        idle: Collection[Position],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.frames, self.graph, self.kept, self.idle = frames, Graph(), kept, idle
+        self.positions, self.graph, self.kept, self.idle = positions, Graph(), kept, idle
         self.refs: Any = WeakIdKeyDictionary()
         self.read: Any = WeakIdKeyDictionary()
         for name, tensor in read:
@@ -182,7 +155,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        place = self.frames.place(func)
+        position = self.positions.next(func)
         kwargs = kwargs or {}
         inputs: list[Ref] = []
 
@@ -193,17 +166,17 @@ class Recorder(TorchDispatchMode):
         ref_args, ref_kwargs = tree_map_only(Tensor, ref_of, (args, kwargs))
         if func._schema.is_mutable and inputs and isinstance(args[0], Tensor):
             self._keep_old_value(inputs[0], args[0])
-        if place in self.kept:
-            result = one_side(func, args, self.kept[place])
-            side = ref_args[self.kept[place]]
+        if position in self.kept:
+            result = one_side(func, args, self.kept[position])
+            side = ref_args[self.kept[position]]
             func, ref_args, ref_kwargs, inputs = aten.clone.default, (side,), {}, [side]
-        elif place in self.idle:
+        elif position in self.idle:
             result = empty_product(func, args)
         else:
             result = func(*args, **kwargs)
         outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
         if any(isinstance(value, Tensor) for value in outputs):
-            node = self._add(func, ref_args, ref_kwargs, tuple(inputs), place, outputs)
+            node = self._add(func, ref_args, ref_kwargs, tuple(inputs), position, outputs)
             for i, value in enumerate(outputs):
                 if isinstance(value, Tensor):
                     self.refs[value] = Ref(node.index, i)
@@ -227,7 +200,13 @@ class Recorder(TorchDispatchMode):
         return found
 
     def _add(
-        self, op: Any, args: Any, kwargs: Any, inputs: tuple[Ref, ...], place: Place | None, values: tuple[Any, ...]
+        self,
+        op: Any,
+        args: Any,
+        kwargs: Any,
+        inputs: tuple[Ref, ...],
+        position: Position | None,
+        values: tuple[Any, ...],
     ) -> Node:
         nodes = self.graph.nodes
         index = len(nodes)
@@ -235,7 +214,7 @@ class Recorder(TorchDispatchMode):
         for ref in inputs:
             ancestors |= nodes[ref.node].ancestors
         is_activation = any(nodes[ref.node].is_activation for ref in inputs) or self._is_lookup(op, inputs)
-        node = Node(index, op, args, kwargs, inputs, ancestors, is_activation, place, values)
+        node = Node(index, op, args, kwargs, inputs, ancestors, is_activation, position, values)
         nodes.append(node)
         return node
 
@@ -281,8 +260,8 @@ class Trace:
 def trace(
     model: nn.Module,
     item: ModelInput,
-    kept: Mapping[Place, int] | None = None,
-    idle: Collection[Place] = frozenset(),
+    kept: Mapping[Position, int] | None = None,
+    idle: Collection[Position] = frozenset(),
 ) -> Trace:
     """Run the model on one input and write down everything it does.
 
@@ -294,17 +273,24 @@ def trace(
         One input.
     kept : mapping, optional
         Additions of which only one side counts, and which: what is added on the other side is cancelled.
-    idle : collection of Place, optional
+    idle : collection of Position, optional
         Products that are not computed, because nothing needs them then.
     """
     args, kwargs = arguments(model, [item])
-    frames = Frames(model, keeps_outputs=True)
     read = [("", value) for value in args if isinstance(value, Tensor)]
     read += [(name, value) for name, value in kwargs.items() if isinstance(value, Tensor)]
-    recorder = Recorder(frames, read, kept or {}, idle)
-    with unfused(), frames.watching(), recorder:
+    outputs: dict[tuple[str, int], Tensor] = {}
+
+    def left(call: ModuleCall, output: Any) -> None:
+        first = next(tensors_of(output), None)
+        if first is not None:
+            outputs[call.name, call.index] = first
+
+    stack = ModuleStack(model, left=left)
+    recorder = Recorder(Positions(stack), read, kept or {}, idle)
+    with unfused(), stack.watching(), recorder:
         model(*args, **kwargs)
-    modules = {key: recorder.refs[tensor] for key, tensor in frames.outputs.items() if tensor in recorder.refs}
+    modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}
     return Trace(recorder.graph, modules)
 
 

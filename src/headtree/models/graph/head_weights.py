@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -11,10 +10,8 @@ from torch import Tensor
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite, matched_sites
-from headtree.models.graph.forward_graph import Graph, Node, Ref, aten, trace
-from headtree.models.view import prepare
-from headtree.models.watching.collect import CaptureJob, on_device
-from headtree.models.watching.probe import settled
+from headtree.models.graph.forward_graph import Graph, Node, Ref, aten
+from headtree.models.watching.collect import PreparedInputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,35 +41,11 @@ class HeadWeights:
         return self.value @ self.output
 
 
-def head_weights(
-    model: Any,
-    inputs: Any = None,
-    *,
-    texts: Any = None,
-    images: Any = None,
-    part: str | None = None,
-    **options: Any,
-) -> list[HeadWeights]:
-    """The matrices of every head of a model, one `HeadWeights` per layer.
-
-    The model runs once on the first input, and each head's features are followed through its code: fused, grouped,
-    interleaved and transposed projections come out alike.
-
-    Parameters
-    ----------
-    model, inputs, texts, images, part, **options
-        As `headtree.capture` takes them.
-    """
-    job = prepare(model, inputs=inputs, texts=texts, images=images, part=part, kind="probs", **options)
-    with on_device(job.model, job.device), settled(job.model):
-        return weights_of(job)
-
-
-def weights_of(job: CaptureJob) -> list[HeadWeights]:
+def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
     """The matrices of the heads that a capture would collect."""
-    traced = trace(job.model, job.plan.probe)
-    sites = matched_sites(traced, job.plan.sites, type(job.model).__name__)
-    chosen = [(job.plan.sites[i], sites[i]) for i in job.selection.sites]
+    traced = prepared.view.traced(prepared.plan)
+    sites = matched_sites(traced, prepared.plan.sites, type(prepared.model).__name__)
+    chosen = [(prepared.plan.sites[i], sites[i]) for i in prepared.selection.sites]
     other = next((site for site in sites if site.softmax is None), None)
     if other is not None:
         raise InvalidValueError(

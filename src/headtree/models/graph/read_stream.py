@@ -1,7 +1,7 @@
-"""Run a model with skip connections or MLPs taken out, and read its residual stream.
+"""Read the residual stream of a model, also with skip connections or MLPs removed.
 
-The model's own code runs. Where it adds a term that is to be removed, the addition gives the other side alone: what
-would have been added is cancelled, and nothing is rewritten.
+The model's own code runs. Where it adds a term that is to be removed, the addition returns its other side alone:
+the term is cancelled, and nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -16,20 +16,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite, matched_sites
-from headtree.models.graph.forward_graph import Frames, Graph, Place, Trace, empty_product, one_side, trace, unfused
-from headtree.models.graph.residual_stream import Stream, find_stream, idle_products
+from headtree.models.graph.forward_graph import (
+    Graph,
+    Position,
+    Positions,
+    Trace,
+    empty_product,
+    one_side,
+    unfused,
+)
+from headtree.models.graph.residual_stream import ResidualStream, find_stream, idle_products
 from headtree.models.inputs import ModelInput
-from headtree.models.watching.collect import CaptureJob
+from headtree.models.module_stack import ModuleStack
+from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import arguments
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class LocatedStream:
     """The residual stream of a model, found on a short input, and where to find it on any other."""
 
-    job: CaptureJob
+    prepared: PreparedInputs
     trace: Trace
-    stream: Stream
+    stream: ResidualStream
     sites: tuple[TracedSite, ...]  #: the self-attention calls of its layers
 
     @property
@@ -38,53 +47,56 @@ class Blocks:
         return self.trace.graph
 
 
-def find_blocks(job: CaptureJob) -> Blocks:
-    """The stream of the part of a model that a capture would look at."""
-    if job.selection.part == "cross":
+def locate_stream(prepared: PreparedInputs) -> LocatedStream:
+    """The stream of the part of a model that was chosen, through all of its layers."""
+    plan = prepared.plan
+    if prepared.selection.part == "cross":
         raise InvalidValueError("part must be a stack of layers with a stream of its own, got 'cross'")
-    if all(job.plan.sites[i].shape[2] < 2 for i in job.selection.sites):
+    if plan.from_outputs:
+        raise InvalidValueError("its attention is known from its outputs alone, not from the modules that make it")
+    if all(plan.sites[i].shape[2] < 2 for i in prepared.selection.sites):
         raise InvalidValueError("input 0 must have at least 2 tokens to differ from each other; pass longer inputs")
-    traced = trace(job.model, job.plan.probe)
-    sites = matched_sites(traced, job.plan.sites, type(job.model).__name__)
-    chosen = tuple(sites[i] for i in job.selection.sites)
-    return Blocks(job, traced, find_stream(traced, chosen, sites), chosen)
+    traced = prepared.view.traced(plan)
+    sites = matched_sites(traced, plan.sites, type(prepared.model).__name__)
+    of_part = tuple(sites[i] for i in prepared.selection.layers)
+    return LocatedStream(prepared, traced, find_stream(traced, of_part, sites), of_part)
 
 
 class _Look(NamedTuple):
-    """What to keep at a place: a side of an addition, before it, or an output of an operation."""
+    """What to read at a position: one side of an addition, before it runs, or an output of an operation."""
 
     layer: int
     operand: int | None
     output: int = 0
 
 
-class _Surgeon(TorchDispatchMode):
+class _StreamReader(TorchDispatchMode):
     """Cancels what is to be removed and keeps the stream between layers."""
 
     def __init__(
         self,
-        frames: Frames,
-        kept: Mapping[Place, int],
-        idle: Collection[Place],
-        looks: Mapping[Place, list[_Look]],
+        positions: Positions,
+        kept: Mapping[Position, int],
+        idle: Collection[Position],
+        looks: Mapping[Position, list[_Look]],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.frames, self.kept, self.idle, self.looks = frames, kept, idle, looks
+        self.positions, self.kept, self.idle, self.looks = positions, kept, idle, looks
         self.seen: dict[int, Tensor] = {}
         self.n_cancelled = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        place = self.frames.place(func)
-        looks = self.looks.get(place, [])
+        position = self.positions.next(func)
+        looks = self.looks.get(position, [])
         for look in looks:
             if look.operand is not None:
                 self.seen[look.layer] = args[look.operand].clone()
-        if place in self.kept:
+        if position in self.kept:
             self.n_cancelled += 1
-            result = one_side(func, args, self.kept[place])
-        elif place in self.idle:
+            result = one_side(func, args, self.kept[position])
+        elif position in self.idle:
             result = empty_product(func, args)
         else:
             result = func(*args, **(kwargs or {}))
@@ -96,48 +108,48 @@ class _Surgeon(TorchDispatchMode):
 
 
 def read_stream(
-    blocks: Blocks, items: list[ModelInput], without: Collection[str] = ()
+    located: LocatedStream, items: list[ModelInput], without: Collection[str] = ()
 ) -> list[Float[Tensor, "input token width"]]:
     """The stream before the first layer and after each, for inputs of equal shape.
 
     Parameters
     ----------
-    blocks : Blocks
-        What `find_blocks` found.
+    located : LocatedStream
+        What `locate_stream` found.
     items : list of ModelInput
         Run together.
     without : collection of {"skip", "mlp", "cross"}
         Terms to cancel.
     """
-    stream, job = blocks.stream, blocks.job
+    stream, model = located.stream, located.prepared.model
     kept = stream.without(without)
-    args, kwargs = arguments(job.model, items)
-    frames = Frames(job.model)
-    surgeon = _Surgeon(frames, kept, idle_products(blocks.graph, kept), _looks(blocks))
-    with unfused(), frames.watching(), surgeon:
-        job.model(*args, **kwargs)
-    if len(surgeon.seen) != len(stream.layers) + 1 or surgeon.n_cancelled != len(kept):
+    args, kwargs = arguments(model, items)
+    stack = ModuleStack(model)
+    reader = _StreamReader(Positions(stack), kept, idle_products(located.graph, kept), _looks(located))
+    with unfused(), stack.watching(), reader:
+        model(*args, **kwargs)
+    if len(reader.seen) != len(stream.layers) + 1 or reader.n_cancelled != len(kept):
         raise InvalidValueError(
-            f"{type(job.model).__name__} ran other code on this input than on the short one its blocks were found "
-            "on; pass inputs that it treats alike"
+            f"{type(model).__name__} runs other code on this input than on the short one on which its stream was "
+            "found; pass inputs that it treats alike"
         )
-    return [_batch_first(surgeon.seen[layer], stream, len(items)) for layer in sorted(surgeon.seen)]
+    return [_batch_first(reader.seen[layer], stream, len(items)) for layer in sorted(reader.seen)]
 
 
-def _looks(blocks: Blocks) -> dict[Place, list[_Look]]:
-    looks: dict[Place, list[_Look]] = {}
-    stream = blocks.stream
+def _looks(located: LocatedStream) -> dict[Position, list[_Look]]:
+    looks: dict[Position, list[_Look]] = {}
+    stream = located.stream
     for layer, sums in enumerate(stream.layers):
         skip = sums[0].skip
-        looks.setdefault(skip.place, []).append(_Look(layer, skip.operand))
-    end = blocks.graph.node(stream.end).place
+        looks.setdefault(skip.position, []).append(_Look(layer, skip.operand))
+    end = located.graph.node(stream.end).position
     if end is None:
         raise RuntimeError("the stream ends where it begins")
     looks.setdefault(end, []).append(_Look(len(stream.layers), None, stream.end.output))
     return looks
 
 
-def _batch_first(value: Tensor, stream: Stream, n_items: int) -> Float[Tensor, "input token width"]:
+def _batch_first(value: Tensor, stream: ResidualStream, n_items: int) -> Float[Tensor, "input token width"]:
     if stream.batch_axis is None:
         return value.reshape(n_items, -1, value.shape[-1])
     return value.movedim(stream.batch_axis, 0)

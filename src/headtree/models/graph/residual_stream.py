@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite
-from headtree.models.graph.forward_graph import Graph, Node, Place, Ref, Trace, aten
+from headtree.models.graph.forward_graph import Graph, Node, Position, Ref, Trace, aten
 
 _ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
 
@@ -39,7 +39,7 @@ class Term:
     """One summand of a residual sum."""
 
     ref: Ref
-    place: Place  #: of the addition
+    position: Position  #: of the addition
     operand: int  #: which of its two sides
     role: str  #: "skip", "attention", "cross" or "mlp"
     site: TracedSite | None = None  #: of an attention branch
@@ -47,19 +47,19 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class ResidualSum:
-    """One place where something is added to the stream."""
+    """One position where something is added to the stream."""
 
     result: Ref
     terms: tuple[Term, ...]
-    additions: tuple[Place, ...]  #: in order; all but the last are a side of a later one
-    sides: Mapping[Place, tuple[Place, int]]  #: of which later addition, and which of its sides
+    additions: tuple[Position, ...]  #: in order; all but the last are a side of a later one
+    sides: Mapping[Position, tuple[Position, int]]  #: of which later addition, and which of its sides
 
     @property
     def skip(self) -> Term:
         """What came in from the stream."""
         return next(term for term in self.terms if term.role == "skip")
 
-    def without(self, roles: Collection[str]) -> dict[Place, int]:
+    def without(self, roles: Collection[str]) -> dict[Position, int]:
         """Which side of each addition is left when the terms of some roles are cancelled.
 
         Where nothing else is added, what came in stays: a layer without MLP hands on what it got.
@@ -67,19 +67,19 @@ class ResidualSum:
         gone = [term for term in self.terms if term.role in roles]
         if len(gone) == len(self.terms):
             gone = [term for term in gone if term.role != "skip"]
-        cancelled = {(term.place, term.operand) for term in gone}
+        cancelled = {(term.position, term.operand) for term in gone}
         kept = {}
-        for place in self.additions:
-            left = [side for side in (0, 1) if (place, side) not in cancelled]
+        for position in self.additions:
+            left = [side for side in (0, 1) if (position, side) not in cancelled]
             if not left:
-                cancelled.add(self.sides[place])
+                cancelled.add(self.sides[position])
             elif len(left) == 1:
-                kept[place] = left[0]
+                kept[position] = left[0]
         return kept
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class ResidualStream:
     """The residual stream of one stack of layers in a traced forward pass."""
 
     start: Ref  #: what enters the first layer
@@ -88,33 +88,36 @@ class Stream:
     token_axis: int
     batch_axis: int | None  #: None where the stream has no batch axis
 
-    def without(self, roles: Collection[str]) -> dict[Place, int]:
+    def without(self, roles: Collection[str]) -> dict[Position, int]:
         """Which side of each addition is left when the terms of some roles are cancelled everywhere."""
         return {
-            place: side for layer in self.layers for each in layer for place, side in each.without(roles).items()
+            position: side
+            for layer in self.layers
+            for each in layer
+            for position, side in each.without(roles).items()
         }
 
 
-def idle_products(graph: Graph, kept: Mapping[Place, int]) -> frozenset[Place]:
+def idle_products(graph: Graph, kept: Mapping[Position, int]) -> frozenset[Position]:
     """The products that nothing needs when additions keep one side only: they need not be computed."""
     needed = [False] * len(graph.nodes)
     is_read = [False] * len(graph.nodes)
     for node in reversed(graph.nodes):
         needed[node.index] = needed[node.index] or not is_read[node.index]
-        side = None if node.place is None else kept.get(node.place)
+        side = None if node.position is None else kept.get(node.position)
         used = node.inputs if side is None else (node.args[side],)
         for ref in node.inputs:
             is_read[ref.node] = True
         for ref in used if needed[node.index] else ():
             needed[ref.node] = True
     return frozenset(
-        node.place
+        node.position
         for node in graph.nodes
-        if node.place is not None and graph.factors(node) is not None and not needed[node.index]
+        if node.position is not None and graph.factors(node) is not None and not needed[node.index]
     )
 
 
-def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[TracedSite]) -> Stream:
+def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[TracedSite]) -> ResidualStream:
     """The stream that some attention calls read and write.
 
     Parameters
@@ -144,7 +147,7 @@ def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[T
         raise InvalidValueError(f"the stream of {sites[0].module} has shape {shape}, not (batch, token, width)")
     token_axis = axes[-1] if len(shape) == 3 and shape[0] == 1 else axes[0]
     batch_axis = None if len(shape) == 2 else 1 - token_axis
-    return Stream(start, layers, _end(graph, layers), token_axis, batch_axis)
+    return ResidualStream(start, layers, _end(graph, layers), token_axis, batch_axis)
 
 
 def _residual_sums(graph: Graph) -> list[ResidualSum]:
@@ -158,7 +161,7 @@ def _residual_sums(graph: Graph) -> list[ResidualSum]:
         skips = [term for term in terms if _is_skip(graph, term, terms)]
         if len(skips) == 1:
             roles = tuple(
-                Term(term.ref, term.place, term.operand, "skip" if term is skips[0] else "mlp") for term in terms
+                Term(term.ref, term.position, term.operand, "skip" if term is skips[0] else "mlp") for term in terms
             )
             found.append(ResidualSum(Ref(node.index), roles, tuple(additions), sides))
     return found
@@ -182,27 +185,27 @@ def _continues(graph: Graph, node: Node, users: list[list[int]]) -> bool:
 
 def _flatten(
     graph: Graph, node: Node, users: list[list[int]]
-) -> tuple[list[Term], list[Place], dict[Place, tuple[Place, int]]]:
+) -> tuple[list[Term], list[Position], dict[Position, tuple[Position, int]]]:
     terms: list[Term] = []
-    additions: list[Place] = []
-    sides: dict[Place, tuple[Place, int]] = {}
-    place = _place(node)
+    additions: list[Position] = []
+    sides: dict[Position, tuple[Position, int]] = {}
+    position = _position(node)
     for operand, side in enumerate(node.args[:2]):
         inner = graph.node(side)
         if _is_addition(graph, inner) and _continues(graph, inner, users):
             inner_terms, inner_additions, inner_sides = _flatten(graph, inner, users)
             terms += inner_terms
             additions += inner_additions
-            sides |= {**inner_sides, _place(inner): (place, operand)}
+            sides |= {**inner_sides, _position(inner): (position, operand)}
         else:
-            terms.append(Term(side, place, operand, "mlp"))
-    return terms, [*additions, place], sides
+            terms.append(Term(side, position, operand, "mlp"))
+    return terms, [*additions, position], sides
 
 
-def _place(node: Node) -> Place:
-    if node.place is None:
-        raise RuntimeError("a value from outside has no place")
-    return node.place
+def _position(node: Node) -> Position:
+    if node.position is None:
+        raise RuntimeError("a value from outside has no position")
+    return node.position
 
 
 def _is_skip(graph: Graph, term: Term, terms: list[Term]) -> bool:
@@ -291,7 +294,7 @@ def _with_roles(graph: Graph, each: ResidualSum, sites: Sequence[TracedSite]) ->
             if within:
                 site = within[-1]
                 role = "attention" if _same_stream(graph, site.value, each) else "cross"
-        terms.append(Term(term.ref, term.place, term.operand, role, site))
+        terms.append(Term(term.ref, term.position, term.operand, role, site))
     return replace(each, terms=tuple(terms))
 
 

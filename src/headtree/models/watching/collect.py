@@ -1,12 +1,11 @@
-"""A capture that is ready to run: batches, memory, and the tensors as they fill."""
+"""Inputs that are ready to run: batches, memory, and the tensors as they fill."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,33 +16,45 @@ from headtree.models import facts
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.logits import Block
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
-from headtree.models.watching.probe import Plan, returned_attentions, run, settled, watching
+from headtree.models.watching.probe import AttentionPlan, returned_attentions, run, watching
 from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
+
+if TYPE_CHECKING:
+    from headtree.models.view import ModelView
 
 #: Tokens that run together by default: short inputs gain from company, long ones only take memory.
 _TOKENS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class CaptureJob:
-    """A capture that has been checked and found possible, but not run."""
+class PreparedInputs:
+    """Inputs of a model and the heads chosen, checked and found possible, but not yet run."""
 
-    model: nn.Module
+    view: ModelView
     items: tuple[ModelInput, ...]
-    plan: Plan
+    plan: AttentionPlan
     selection: Selection
     kind: Kind
     dtype: torch.dtype
     window: tuple[slice, slice]
     batch_size: int | None
-    device: Any
-    about: Mapping[str, Any] = field(default_factory=dict)
+    part: str | None  #: as it was asked for
+
+    @property
+    def model(self) -> nn.Module:
+        """The module that runs."""
+        return self.view.model
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What a captured tensor remembers of the model and of how its attention was seen."""
+        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.way}
 
     def estimate(self) -> MemoryEstimate:
-        """Memory of the whole job, from the shapes the short run saw and the sizes of the inputs."""
+        """Memory of the whole prepared, from the shapes the short run saw and the sizes of the inputs."""
         result = masks = working = 0
         n_heads = sum(len(chosen) for chosen in self.selection.heads.values())
         for batch in self.batches():
@@ -89,22 +100,20 @@ class CaptureJob:
             batches += [members[start : start + size] for start in range(0, len(members), size)]
         return sorted(batches)
 
-    def run(self) -> list[AttentionTensor]:
-        """Run the model on every batch."""
+    def run(self, also: Callable[[AttentionCall, int], None] | None = None) -> list[AttentionTensor]:
+        """Run the model on every batch; `also` gets each chosen call and the number of its site as it happens."""
         results: list[AttentionTensor | None] = [None] * len(self.items)
         batches = self.batches()
-        with (
-            on_device(self.model, self.device),
-            settled(self.model),
-            progress("capturing", len(batches)) as step,
-        ):
+        with self.view.ready(), progress("capturing", len(batches)) as step:
             for batch in batches:
-                for i, tensor in zip(batch, self._run_batch(batch), strict=True):
+                for i, tensor in zip(batch, self._run_batch(batch, also), strict=True):
                     results[i] = tensor
                 step(f"input {batch[-1] + 1} of {len(self.items)}")
         return [result for result in results if result is not None]
 
-    def _run_batch(self, batch: list[int]) -> list[AttentionTensor]:
+    def _run_batch(
+        self, batch: list[int], also: Callable[[AttentionCall, int], None] | None
+    ) -> list[AttentionTensor]:
         items = [self.items[i] for i in batch]
         collectors = [_Collector(self) for _ in items]
         places = self.selection.places(self.plan)
@@ -123,6 +132,8 @@ class CaptureJob:
                 )
             for item, collector in enumerate(collectors):
                 collector.take(call, item, site)
+            if also is not None:
+                also(call, site)
 
         try:
             with watching(self.model, self.plan, listen, len(items)):
@@ -157,8 +168,8 @@ class CaptureJob:
 class _Collector:
     """The tensor of one input while the model runs."""
 
-    def __init__(self, job: CaptureJob) -> None:
-        self.job = job
+    def __init__(self, prepared: PreparedInputs) -> None:
+        self.prepared = prepared
         self.values: Tensor | None = None
         self.masks: list[Bool[Tensor, "#head query key"] | None] = []
         self.which: dict[int, int] = {}
@@ -167,14 +178,14 @@ class _Collector:
 
     def take(self, call: AttentionCall, item: int, site: int) -> None:
         """Keep the chosen heads of a call."""
-        job, logits = self.job, call.logits
-        heads = job.selection.heads[site]
+        prepared, logits = self.prepared, call.logits
+        heads = prepared.selection.heads[site]
         picked = slice(None) if len(heads) == logits.shape[1] else heads
-        queries, keys = job.window
+        queries, keys = prepared.window
         # softmax needs every key; scores are wanted for the window alone
-        block = Block(item, picked, queries, keys if job.kind == "scores" else slice(None))
+        block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
-        if job.kind == "probs":
+        if prepared.kind == "probs":
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
@@ -183,20 +194,20 @@ class _Collector:
 
     def take_weights(self, weights: Float[Tensor, "head query key"], site: int) -> None:
         """Keep the chosen heads of weights the model returned; what is zero in every head was forbidden."""
-        if site not in self.job.selection.heads:
+        if site not in self.prepared.selection.heads:
             return
         hidden = (weights == 0).all(dim=0, keepdim=True)
-        queries, keys = self.job.window
-        values = weights[list(self.job.selection.heads[site])][:, queries, keys]
+        queries, keys = self.prepared.window
+        values = weights[list(self.prepared.selection.heads[site])][:, queries, keys]
         self._put(
             values, hidden[:, queries, keys] if hidden.any() else None, site, (weights.shape[1], weights.shape[2])
         )
 
     def _put(self, values: Tensor, missing: Tensor | None, site: int, sizes: tuple[int, int]) -> None:
-        selection = self.job.selection
+        selection = self.prepared.selection
         n_heads = sum(len(chosen) for chosen in selection.heads.values())
         if self.values is None:
-            self.values = torch.empty((n_heads, *values.shape[1:]), dtype=self.job.dtype)
+            self.values = torch.empty((n_heads, *values.shape[1:]), dtype=self.prepared.dtype)
             self.sizes = sizes
         if values.shape[1:] != self.values.shape[1:]:
             raise InvalidValueError(
@@ -218,21 +229,21 @@ class _Collector:
 
     def tensor(self, item: ModelInput) -> AttentionTensor:
         """The finished tensor."""
-        job = self.job
-        if self.values is None or len(self.which) < len(job.selection.heads):
+        prepared = self.prepared
+        if self.values is None or len(self.which) < len(prepared.selection.heads):
             raise InvalidValueError(
-                f"the model made {len(self.which)} of the {len(job.selection.heads)} attention calls that the "
+                f"the model made {len(self.which)} of the {len(prepared.selection.heads)} attention calls that the "
                 "first look saw; its layers change from input to input, so pass layers=… it always runs"
             )
-        queries, keys = _labels(job, item, self.sizes)
+        queries, keys = _labels(prepared, item, self.sizes)
         return AttentionTensor(
             values=self.values,
-            heads=job.selection.head_ids(),
-            queries=queries[job.window[0]],
-            keys=keys[job.window[1]],
-            kind=job.kind,
+            heads=prepared.selection.head_ids(),
+            queries=queries[prepared.window[0]],
+            keys=keys[prepared.window[1]],
+            kind=prepared.kind,
             mask=self._mask(),
-            provenance={**job.about, **item.about},
+            provenance={**prepared.provenance, **item.about},
             sinks=self._all_sinks(),
         )
 
@@ -246,34 +257,24 @@ class _Collector:
         for site, which in self.which.items():
             mask = self.masks[which]
             if mask is not None:
-                start = self.job.selection.start(site)
-                full[start : start + len(self.job.selection.heads[site])] = mask
+                start = self.prepared.selection.start(site)
+                full[start : start + len(self.prepared.selection.heads[site])] = mask
         return full
 
     def _all_sinks(self) -> Tensor | None:
         if not self.sinks:
             return None
-        without = {site: torch.full((len(heads),), -torch.inf) for site, heads in self.job.selection.heads.items()}
+        without = {
+            site: torch.full((len(heads),), -torch.inf) for site, heads in self.prepared.selection.heads.items()
+        }
         return torch.cat(list({**without, **self.sinks}.values()))
 
 
-@contextmanager
-def on_device(model: nn.Module, device: Any) -> Iterator[None]:
-    """The model on another device for a while."""
-    home = next((parameter.device for parameter in model.parameters()), None)
-    if device is None or home is None:
-        yield
-        return
-    try:
-        model.to(device)
-        yield
-    finally:
-        model.to(home)
-
-
-def _labels(job: CaptureJob, item: ModelInput, sizes: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _labels(
+    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the queries and keys: tokens, patches, or plain positions where neither fits."""
-    part = job.selection.part
+    part = prepared.selection.part
     targets = item.targets if item.targets is not None else item.tokens
     names = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
 
@@ -281,7 +282,7 @@ def _labels(job: CaptureJob, item: ModelInput, sizes: tuple[int, int]) -> tuple[
         if known is not None and len(known) == n:
             return known
         if item.pixels is not None:
-            return tuple(facts.patch_labels(job.model, item.pixels, n))
+            return tuple(facts.patch_labels(prepared.model, item.pixels, n))
         return tuple(str(i) for i in range(n))
 
     return fitting(names[0], sizes[0]), fitting(names[1], sizes[1])

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput, join
+from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching.attention_sites import AttentionSite
 from headtree.models.watching.logits import Block
 from headtree.models.watching.watch import (
@@ -40,7 +41,7 @@ _FUSED = ("flash", "flex", "paged", "kernels", "sage")
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class AttentionPlan:
     """The attention calls of a forward pass, in order, and how to see them again."""
 
     sites: tuple[AttentionSite, ...]
@@ -54,17 +55,22 @@ class Plan:
 
     @property
     def way(self) -> str:
-        """In a word."""
+        """How the attention calls were detected, for example "registry" or "sdpa and softmax"."""
         if self.from_outputs:
             return "the model's outputs"
         ways = sorted({site.way for site in self.sites})
         return " and ".join(ways) + (", attending eagerly" if self.eager else "")
 
 
-def make_plan(model: nn.Module, item: ModelInput) -> Plan:
+def probe_of(item: ModelInput) -> ModelInput:
+    """The first tokens of an input of text, on which a model is probed; any other input whole."""
+    return item.first_tokens(_N_PROBE) or item
+
+
+def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
     """Run the model on the first tokens of an input and see how it attends."""
-    short = item.first_tokens(_N_PROBE)
-    if short is not None:
+    short = probe_of(item)
+    if short is not item:
         try:
             return _plan_on(model, short)
         except (RuntimeError, ValueError, IndexError):
@@ -80,15 +86,13 @@ def make_plan(model: nn.Module, item: ModelInput) -> Plan:
         ) from error
 
 
-def _plan_on(model: nn.Module, probe: ModelInput) -> Plan:
-    largest = _LargestOutput()
-    with largest.watching(model):
-        plain = run(model, [probe])
+def _plan_on(model: nn.Module, probe: ModelInput) -> AttentionPlan:
+    plain, n_bytes = _largest_output(model, probe)
     is_registered = facts.config_of(model) is not None and _uses_registry(model)
     if is_registered:
         plan = _registry_plan(model, probe, plain)
         if plan is not None:
-            return replace(plan, output_bytes=largest.n_bytes)
+            return replace(plan, output_bytes=n_bytes)
     plan = _traced_plan(model, probe)
     if plan is None:
         raise InvalidValueError(
@@ -97,7 +101,7 @@ def _plan_on(model: nn.Module, probe: ModelInput) -> Plan:
             "like attention, and no attentions among its outputs; if it attends in another way, tell headtree "
             "how with register_attention"
         )
-    return replace(plan, output_bytes=largest.n_bytes)
+    return replace(plan, output_bytes=n_bytes)
 
 
 def _uses_registry(model: nn.Module) -> bool:
@@ -106,7 +110,7 @@ def _uses_registry(model: nn.Module) -> bool:
     )
 
 
-def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> Plan | None:
+def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> AttentionPlan | None:
     """The calls seen through transformers' registry; None if it does not tell everything about this model.
 
     Nor if the model calls other functions of torch when its implementation has another name: GPT-2 has a branch of
@@ -132,26 +136,26 @@ def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> Plan | No
     only_registry = all(site.way == "registry" for site in sites)
     if not is_complete or (only_registry and not _same(plain, watched) and _same(plain, again)):
         return None
-    return Plan(sites, probe, registry=True, trace=not only_registry)
+    return AttentionPlan(sites, probe, registry=True, trace=not only_registry)
 
 
-def _traced_plan(model: nn.Module, probe: ModelInput) -> Plan | None:
+def _traced_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
     """The calls seen by watching the model as it is, held against the attentions it returns itself."""
     seen = _watched_probs(model, probe)
     if not facts.accepts(model, "output_attentions"):
-        return Plan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
+        return AttentionPlan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
     with implementation(model, "eager"):
         returned = returned_attentions(model, run(model, [probe], output_attentions=True))
         eager = _watched_probs(model, probe, output_attentions=True)
     if not returned:
-        return Plan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
+        return AttentionPlan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
     places = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
     if places is None and seen and all(site.way in _CERTAIN for site, _ in seen):
-        return Plan(tuple(site for site, _ in seen), probe, trace=True)
+        return AttentionPlan(tuple(site for site, _ in seen), probe, trace=True)
     if places is None:
-        return Plan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
+        return AttentionPlan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
     if [site.name for site, _ in eager] != [site.name for site, _ in seen]:
-        return Plan(tuple(eager[i][0] for i in places), probe, trace=True, eager=True, keep=tuple(places))
+        return AttentionPlan(tuple(eager[i][0] for i in places), probe, trace=True, eager=True, keep=tuple(places))
     if any(not _close_where_allowed(seen[i][1], eager[i][1]) for i in places):
         warnings.warn(
             f"{type(model).__name__} as it was loaded attends otherwise than with attn_implementation='eager', "
@@ -159,7 +163,7 @@ def _traced_plan(model: nn.Module, probe: ModelInput) -> Plan | None:
             HeadtreeWarning,
             stacklevel=2,
         )
-    return Plan(tuple(seen[i][0] for i in places), probe, trace=True, keep=tuple(places))
+    return AttentionPlan(tuple(seen[i][0] for i in places), probe, trace=True, keep=tuple(places))
 
 
 def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[tuple[AttentionSite, Tensor]]:
@@ -238,7 +242,7 @@ def _moved(values: Any, device: torch.device) -> Any:
 
 
 @contextmanager
-def watching(model: nn.Module, plan: Plan, listener: Listener, n_batch: int) -> Iterator[None]:
+def watching(model: nn.Module, plan: AttentionPlan, listener: Listener, n_batch: int) -> Iterator[None]:
     """See the plan's calls while the block runs."""
     with ExitStack() as stack:
         if plan.eager:
@@ -251,7 +255,7 @@ def watching(model: nn.Module, plan: Plan, listener: Listener, n_batch: int) -> 
 
 
 @contextmanager
-def settled(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode and without fused kernels, and as it was afterwards."""
     training = [module for module in model.modules() if module.training]
     try:
@@ -264,24 +268,26 @@ def settled(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextmanager
+def on_device(model: nn.Module, device: Any) -> Iterator[None]:
+    """The model on another device for a while."""
+    home = next((parameter.device for parameter in model.parameters()), None)
+    if device is None or home is None:
+        yield
+        return
+    try:
+        model.to(device)
+        yield
+    finally:
+        model.to(home)
+
+
 def _same(first: Any, second: Any) -> bool:
     """Whether two outputs hold the same tensors, bit for bit."""
     ours, theirs = list(tensors_of(first)), list(tensors_of(second))
     return len(ours) == len(theirs) and all(
         torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(ours, theirs, strict=True)
     )
-
-
-def tensors_of(output: Any) -> Iterator[Tensor]:
-    """All tensors of a model's answer, in order."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for value in output.values():
-            yield from tensors_of(value)
-    elif isinstance(output, list | tuple):
-        for value in output:
-            yield from tensors_of(value)
 
 
 class _Functions(TorchFunctionMode):
@@ -298,20 +304,13 @@ class _Functions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _LargestOutput:
-    """The size of the largest output of any module: what a forward pass needs is a few times that."""
+def _largest_output(model: nn.Module, probe: ModelInput) -> tuple[Any, int]:
+    """A plain forward pass, and the bytes of the largest output of any module: a pass needs a few times that."""
+    largest = 0
 
-    n_bytes = 0
+    def left(call: ModuleCall, output: Any) -> None:
+        nonlocal largest
+        largest = max(largest, sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output)))
 
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        handles = [module.register_forward_hook(self._see) for module in model.modules()]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _see(self, module: nn.Module, args: Any, output: Any) -> None:
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
-        self.n_bytes = max(self.n_bytes, size)
+    with ModuleStack(model, left=left).watching():
+        return run(model, [probe]), largest

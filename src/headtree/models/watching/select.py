@@ -9,7 +9,7 @@ from typing import Any
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.watching import attention_sites
-from headtree.models.watching.probe import Plan
+from headtree.models.watching.probe import AttentionPlan
 from headtree.tensor.attention_tensor import HeadId
 
 Window = tuple[int, int] | tuple[tuple[int, int], tuple[int, int]]
@@ -42,13 +42,13 @@ class Selection:
         """Layer and place of every chosen head."""
         return tuple(HeadId(self.layers[site], head) for site, heads in self.heads.items() for head in heads)
 
-    def places(self, plan: Plan) -> dict[int, int]:
+    def places(self, plan: AttentionPlan) -> dict[int, int]:
         """The number of a watched call → the chosen site it is."""
         order = range(len(plan.sites)) if plan.keep is None else plan.keep
         return {call: site for site, call in enumerate(order) if site in self.heads}
 
 
-def select(plan: Plan, part: str | None, layers: Any, heads: Any) -> Selection:
+def select(plan: AttentionPlan, part: str | None, layers: Any, heads: Any) -> Selection:
     """The selection that was asked for, checked against what the model has."""
     parts = attention_sites.parts_of(plan.sites)
     name = _part(parts, part, plan.sites[0].name)
@@ -152,7 +152,9 @@ def _integers(values: Iterable[Any], name: str) -> list[int]:
         raise InvalidTypeError(f"{name} must be whole numbers, got {values!r}") from None
 
 
-def _check_shapes(plan: Plan, layers: dict[int, int], shapes: dict[int, tuple[int, int, int, int]]) -> None:
+def _check_shapes(
+    plan: AttentionPlan, layers: dict[int, int], shapes: dict[int, tuple[int, int, int, int]]
+) -> None:
     listing = ", ".join(f"layer {layers[site]} {_in_words(shape)}" for site, shape in shapes.items())
     if len({(n_inputs, *size) for n_inputs, _, *size in shapes.values()}) > 1:
         raise InvalidValueError(

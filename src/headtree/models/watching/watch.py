@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.models import register
+from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching import attention_sites
 from headtree.models.watching.logits import Block, Logits, from_product, from_queries
 
@@ -42,6 +43,16 @@ class AttentionCall:
     value: Tensor | None = None  #: what the attention weighs, where it is seen
     output: Tensor | None = None  #: what the model made of it, (batch, query, head, feature)
     probs: Tensor | None = None  #: what a watched softmax gave, the tensor with which the model goes on
+    made_by: ModuleCall | None = None  #: the running call of its module
+
+    @property
+    def entering(self) -> Tensor | None:
+        """The states that entered its module: the first argument with three axes, on the CPU."""
+        if self.made_by is None:
+            return None
+        given = tensors_of([*self.made_by.args, self.made_by.kwargs])
+        states = next((x for x in given if x.is_floating_point() and x.ndim == 3), None)
+        return None if states is None else states.detach().cpu()
 
     def site(self) -> attention_sites.AttentionSite:
         """What stays known of the call when its tensors are gone."""
@@ -73,83 +84,75 @@ def recording(
     """
     watch = _Watch(model, listener, n_batch)
     with ExitStack() as stack:
-        stack.enter_context(watch.modules())
+        stack.enter_context(watch.stack.watching())
         if registry:
             stack.enter_context(_registry(model, watch))
         if trace:
-            stack.enter_context(_Tracer(watch))
+            stack.enter_context(_FunctionWatch(watch))
         yield
 
 
 class _Watch:
-    """Which modules are running, and what they say to the listener."""
+    """Reports attention calls to a listener, with the module that made each."""
 
     def __init__(self, model: nn.Module, listener: Listener, n_batch: int) -> None:
         self.model, self.listener, self.n_batch = model, listener, n_batch
-        self.names = {id(module): name for name, module in model.named_modules()}
-        self.running: list[tuple[nn.Module, dict[str, Any]]] = []
-        self.is_answered = 0  # inside a call that is already being recorded
+        self.stack = ModuleStack(model, self._entered, self._left)
+        self.suppressed = 0  # > 0 while a call is already being recorded
 
-    @contextmanager
-    def modules(self) -> Iterator[None]:
-        """Hook every module of the model, to know the innermost one that is running."""
-        handles = []
-        for module in self.model.modules():
-            handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True))
-            handles.append(module.register_forward_hook(self._leave, with_kwargs=True, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def _entered(self, call: ModuleCall) -> None:
+        if register.registered(call.module) is not None:
+            self.suppressed += 1
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.running.append((module, kwargs))
-        if register.registered(module) is not None:
-            self.is_answered += 1
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if not self.running or self.running[-1][0] is not module:
-            return  # an exception passed through: the modules inside it left without a word
-        self.running.pop()
-        describe = register.registered(module)
-        if describe is not None:
-            self.is_answered -= 1
-            if self.is_answered == 0 and output is not None:
-                logits = register.described_logits(module, describe, args, kwargs, output)
-                self.say(module, kwargs, logits, "registered")
+    def _left(self, call: ModuleCall, output: Any) -> None:
+        describe = register.registered(call.module)
+        if describe is None:
+            return
+        self.suppressed -= 1
+        if self.suppressed == 0 and output is not None:
+            logits = register.described_logits(call.module, describe, call.args, call.kwargs, output)
+            self.say(call.module, call.kwargs, logits, "registered", made_by=call)
 
     def say(
         self,
         module: nn.Module,
-        arguments: dict[str, Any],
+        arguments: Mapping[str, Any],
         logits: Logits,
         way: str,
         value: Tensor | None = None,
         output: Tensor | None = None,
         is_cross: bool | None = None,
         probs: Tensor | None = None,
+        made_by: ModuleCall | None = None,
     ) -> None:
         """Tell the listener of a call."""
-        name = self.names.get(id(module), type(module).__name__)
+        made_by = made_by or self.running_call(module)
+        name = self.stack.name_of(module)
         if is_cross is None:
             is_cross = attention_sites.is_cross_attention(module, name, arguments)
-        self.is_answered += 1  # the listener's own softmax is nobody's attention
+        self.suppressed += 1  # the listener's own softmax is nobody's attention
         try:
-            self.listener(AttentionCall(name, module, is_cross, logits, way, value, output, probs))
+            self.listener(AttentionCall(name, module, is_cross, logits, way, value, output, probs, made_by))
         finally:
-            self.is_answered -= 1
+            self.suppressed -= 1
 
-    def attention_module(self) -> tuple[nn.Module, dict[str, Any]] | None:
+    def attention_module(self) -> tuple[nn.Module, Mapping[str, Any]] | None:
         """The innermost running module that looks like attention; None outside of attention."""
-        for module, arguments in reversed(self.running):
-            if attention_sites.is_attention_like(module, self.names.get(id(module), "").rpartition(".")[2]):
-                return module, arguments
+        for call in reversed(self.stack.running):
+            if attention_sites.is_attention_like(call.module, call.name.rpartition(".")[2]):
+                return call.module, call.kwargs
         return None
 
-    def innermost(self) -> tuple[nn.Module, dict[str, Any]]:
+    def innermost(self) -> tuple[nn.Module, Mapping[str, Any]]:
         """The module that is running."""
-        return self.running[-1] if self.running else (self.model, {})
+        if not self.stack.running:
+            return self.model, {}
+        call = self.stack.running[-1]
+        return call.module, call.kwargs
+
+    def running_call(self, module: nn.Module) -> ModuleCall | None:
+        """The innermost running call of a module."""
+        return next((call for call in reversed(self.stack.running) if call.module is module), None)
 
 
 @contextmanager
@@ -223,12 +226,12 @@ def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
         )
         if function is None:
             raise NoEagerFunctionError(type(module).__name__)
-        watch.is_answered += 1
+        watch.suppressed += 1
         try:
             result = function(module, query, key, value, attention_mask, *args, **kwargs)
         finally:
-            watch.is_answered -= 1
-        if watch.is_answered == 0:
+            watch.suppressed -= 1
+        if watch.suppressed == 0:
             causal = previous == "sdpa" and attention_mask is None and query.shape[2] > 1
             if causal:
                 asked = kwargs.get("is_causal")
@@ -243,10 +246,8 @@ def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
                 causal=causal,
                 sinks=kwargs.get("s_aux"),
             )
-            arguments: dict[str, Any] = next(
-                (given for other, given in reversed(watch.running) if other is module), {}
-            )
-            watch.say(module, arguments, logits, "registry", value, result[0])
+            made_by = watch.running_call(module)
+            watch.say(module, made_by.kwargs if made_by else {}, logits, "registry", value, result[0])
         return result
 
     return attend
@@ -256,7 +257,7 @@ class NoEagerFunctionError(RuntimeError):
     """The eager attention function of a module cannot be told from its code: watch its softmax instead."""
 
 
-class _Tracer(TorchFunctionMode):
+class _FunctionWatch(TorchFunctionMode):
     """Sees softmax, scaled_dot_product_attention and torch.nn.MultiheadAttention wherever they are called."""
 
     def __init__(self, watch: _Watch) -> None:
@@ -267,7 +268,7 @@ class _Tracer(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.watch.is_answered:
+        if self.watch.suppressed:
             return func(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._multihead(func, args, kwargs)

@@ -15,7 +15,7 @@ from headtree.depth.paths import PathLengths, paths_of
 from headtree.depth.residual import PUBLISHED_BERT, VARIANTS, RankResidual, measured
 from headtree.depth.untrained import fresh_copy
 from headtree.errors import InvalidValueError
-from headtree.models.watching.collect import CaptureJob
+from headtree.models.watching.collect import PreparedInputs
 from headtree.report.figures.depth_figures import (
     circle_figure,
     path_figure,
@@ -40,12 +40,14 @@ class DepthContent:
     paths: PathLengths | None  #: None where the layers are not linear in the stream; the section says so
 
 
-def depth_content(job: CaptureJob, figures: Path, fresh: bool | nn.Module = True, seed: int = 0) -> DepthContent:
+def depth_content(
+    job: PreparedInputs, figures: Path, fresh: bool | nn.Module = True, seed: int = 0
+) -> DepthContent:
     """Measure a prepared model and write its figures.
 
     Parameters
     ----------
-    job : CaptureJob
+    job : PreparedInputs
         What `headtree.models.view.prepare` gave.
     figures : path
         Folder for ``depth_residual`` and ``depth_paths``, as SVG and PNG; it is made if it is not there.

@@ -276,7 +276,7 @@ def _accuracies(
         read = network.read
         weight, bias = read.weight.double(), read.bias.double()
         hits = []
-        for frozen, wanted in zip(frozen_networks(network, inputs), labels, strict=True):
+        for frozen, wanted in zip(frozen_networks(network, inputs=inputs), labels, strict=True):
             sums, _ = frozen.by_length()
             answers = [(term[0] @ weight.T + bias).argmax(dim=-1) for term in sums]
             hits.append([float((answer == wanted).double().mean()) for answer in answers])

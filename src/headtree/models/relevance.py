@@ -13,9 +13,8 @@ from torch import Tensor
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.inputs import ModelInput
-from headtree.models.view import prepare
-from headtree.models.watching.collect import CaptureJob, on_device
-from headtree.models.watching.probe import arguments, settled
+from headtree.models.watching.collect import PreparedInputs
+from headtree.models.watching.probe import arguments
 from headtree.models.watching.watch import AttentionCall, implementation, recording
 from headtree.tensor.attention_tensor import HeadId
 
@@ -33,53 +32,26 @@ class Relevance:
     output: float  #: the number that was asked about
 
 
-def attention_relevance(
-    model: Any,
-    *,
-    texts: Any = None,
-    images: Any = None,
-    inputs: Any = None,
-    target: Target = None,
-    part: str | None = None,
-    **options: Any,
-) -> list[Relevance]:
-    """Relevance of tokens and heads for one output, one result per input (Chefer et al. 2021).
-
-    ``Ā = mean over heads of (∇A ⊙ A)⁺`` for each layer, ``R ← R + Ā R`` from ``R = I``; a head's share is the sum
-    of its (∇A ⊙ A)⁺ over that of all heads.
-
-    Parameters
-    ----------
-    model, texts, images, inputs, part, **options
-        As in `capture`; the model runs with eager attention, with gradients, and is left as it was.
-    target : int or function, optional
-        The class or word whose logit is asked about, of the last token where every token has logits; or a function
-        from the model's answer to a single number. The largest logit without it.
-    """
-    job = prepare(model, texts=texts, images=images, inputs=inputs, kind="probs", part=part, **options)
-    return [relevance_of(job, item, target) for item in job.items]
-
-
-def relevance_of(job: CaptureJob, item: ModelInput, target: Target = None) -> Relevance:
+def relevance_of(prepared: PreparedInputs, item: ModelInput, target: Target = None) -> Relevance:
     """Relevance on one input of a capture."""
-    probs, output = _differentiable_run(job, item)
-    number = _number(output, target, type(job.model).__name__)
+    probs, output = _differentiable_run(prepared, item)
+    number = _number(output, target, type(prepared.model).__name__)
     gradients = torch.autograd.grad(number, probs, allow_unused=True)
     layers = []
-    for site, attention, gradient in zip(job.selection.sites, probs, gradients, strict=True):
+    for site, attention, gradient in zip(prepared.selection.sites, probs, gradients, strict=True):
         slope = torch.zeros_like(attention) if gradient is None else gradient
         weighted = (slope * attention).clamp(min=0).detach().cpu().double()
-        weighted = weighted[..., :-1] if job.plan.sites[site].has_sinks else weighted
+        weighted = weighted[..., :-1] if prepared.plan.sites[site].has_sinks else weighted
         layers.append(weighted.reshape(-1, *weighted.shape[-2:]))  # one input: its heads
     return Relevance(
         tokens=_rolled(layers),
-        heads=job.selection.head_ids(),
-        share=_shares(layers, job),
+        heads=prepared.selection.head_ids(),
+        share=_shares(layers, prepared),
         output=float(number.detach()),
     )
 
 
-def _differentiable_run(job: CaptureJob, item: ModelInput) -> tuple[list[Tensor], Any]:
+def _differentiable_run(prepared: PreparedInputs, item: ModelInput) -> tuple[list[Tensor], Any]:
     """The attention of the chosen calls as parts of a graph of gradients, and the model's answer."""
     found: list[Tensor | None] = []
     names: list[str] = []
@@ -90,17 +62,16 @@ def _differentiable_run(job: CaptureJob, item: ModelInput) -> tuple[list[Tensor]
         found.append(call.probs)
         names.append(call.name)
 
-    model = job.model
+    model = prepared.model
     args, kwargs = arguments(model, [item])
     with (
-        on_device(model, job.device),
-        settled(model),
+        prepared.view.ready(),
         implementation(model, "eager"),
         torch.enable_grad(),
         recording(model, listen, n_batch=1, registry=False),
     ):
         output = model(*args, **kwargs)
-    wanted = [job.plan.sites[site].name for site in job.selection.sites]
+    wanted = [prepared.plan.sites[site].name for site in prepared.selection.sites]
     chosen = [probs for name, probs in zip(names, found, strict=True) if name in wanted]
     probs = [tensor for tensor in chosen if tensor is not None]
     if len(probs) != len(wanted) or len(chosen) != len(wanted):
@@ -146,7 +117,9 @@ def _rolled(layers: list[Tensor]) -> Float[np.ndarray, "query key"]:
     return np.asarray(rolled.numpy())
 
 
-def _shares(layers: list[Tensor], job: CaptureJob) -> Float[np.ndarray, " head"]:
-    sums = [float(layers[i][head].sum()) for i, heads in enumerate(job.selection.heads.values()) for head in heads]
+def _shares(layers: list[Tensor], prepared: PreparedInputs) -> Float[np.ndarray, " head"]:
+    sums = [
+        float(layers[i][head].sum()) for i, heads in enumerate(prepared.selection.heads.values()) for head in heads
+    ]
     total = sum(sums)
     return np.array(sums) / total if total > 0 else np.full(len(sums), np.nan)

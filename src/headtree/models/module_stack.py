@@ -1,0 +1,94 @@
+"""Which modules of a model are running, found with forward hooks that are always removed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """One call of a module, while it runs."""
+
+    name: str  #: path of the module in the model; its class name if the model does not list it
+    module: nn.Module
+    index: int  #: how often this module had been called before
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    counts: dict[str, int] = field(default_factory=dict)  #: free for users that count what happens inside
+
+
+class ModuleStack:
+    """The running calls of a model's modules, outermost first.
+
+    Parameters
+    ----------
+    model : module
+        Every module in it is watched.
+    entered : function, optional
+        Called with each call as it starts.
+    left : function, optional
+        Called with each call and its output as it ends; the output is None if an exception ended it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        entered: Callable[[ModuleCall], None] | None = None,
+        left: Callable[[ModuleCall, Any], None] | None = None,
+    ) -> None:
+        self.model, self._entered, self._left = model, entered, left
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._n_calls: dict[str, int] = {}
+        self.running: list[ModuleCall] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hook every module for the length of the block."""
+        handles = []
+        try:
+            for module in self.model.modules():
+                handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True))
+                handles.append(module.register_forward_hook(self._leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def name_of(self, module: nn.Module) -> str:
+        """Path of a module in the model; its class name if the model does not list it."""
+        name: str = self._names.get(id(module), type(module).__name__)
+        return name
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = self.name_of(module)
+        index = self._n_calls[name] = self._n_calls.get(name, -1) + 1
+        call = ModuleCall(name, module, index, args, kwargs)
+        self.running.append(call)
+        if self._entered is not None:
+            self._entered(call)
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not any(call.module is module for call in self.running):
+            return
+        # after an exception the inner modules may not report that they ended
+        while (call := self.running.pop()).module is not module:
+            pass
+        if self._left is not None:
+            self._left(call, output)
+
+
+def tensors_of(output: Any) -> Iterator[Tensor]:
+    """All tensors of a model's answer, in order."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from tensors_of(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from tensors_of(value)
