@@ -221,7 +221,7 @@ def test_banded_attention_gives_probs_and_says_that_scores_are_not_obtainable():
 
     model = _returned("LongformerModel", "LongformerConfig", **zoo._TEXT, attention_window=4, pad_token_id=0)
     read = zoo.ALL["bert"].read()
-    with pytest.raises(HeadtreeError, match="kind='probs' is obtainable"):
+    with pytest.raises(HeadtreeError, match="use kind='probs'"):
         capture(model, inputs=read)
     att = capture(model, inputs=read, kind="probs")[0]
     with torch.no_grad():

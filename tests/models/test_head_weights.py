@@ -9,7 +9,7 @@ from torch import nn
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLConfig
-from headtree.models.graph.head_weights import head_weights
+from headtree.models.view import head_weights
 from tests.models import zoo
 from tests.models.test_capture_modules import Attention, X, stack
 
