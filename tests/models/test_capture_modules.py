@@ -178,7 +178,7 @@ class Renormalised(nn.Module):
 
 def test_what_is_obtainable_is_said_where_scores_are_not():
     net = Renormalised().eval()
-    with pytest.raises(HeadtreeError, match=r"scores of Renormalised cannot be had.*use kind='probs'"):
+    with pytest.raises(HeadtreeError, match=r"scores of Renormalised are not available.*use kind='probs'"):
         ht.capture(net, inputs=0.1 * X)
     att = ht.capture(net, inputs=0.1 * X, kind="probs")[1]
     torch.testing.assert_close(att.values, net(0.1 * X, True)["attentions"][0][1])
