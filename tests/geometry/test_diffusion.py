@@ -97,7 +97,7 @@ def test_a_map_of_a_line_is_monotone_along_it():
         (np.zeros((0, 0)), "square"),
         (np.array([[1.0, -0.5], [-0.5, 1.0]]), "must not be negative"),
         (np.array([[1.0, 0.5], [0.1, 1.0]]), "symmetric"),
-        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "2 entries that are NaN or infinite"),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "2 NaN or infinite entries"),
         ("affinity", "real numbers"),
     ],
 )

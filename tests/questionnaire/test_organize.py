@@ -217,7 +217,7 @@ def test_distances_and_affinities_are_those_of_the_trees():
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        (np.full((3, 4), np.nan), r"12 entries that are NaN or infinite, the first \(nan\) at index \(0, 0\)"),
+        (np.full((3, 4), np.nan), r"12 NaN or infinite entries, the first \(nan\) at index \(0, 0\)"),
         (np.where(np.arange(12).reshape(3, 4) == 7, np.inf, 1.0), r"1 entries .* \(inf\) at index \(1, 3\)"),
         (np.zeros((3, 0)), "must not be empty"),
         (np.zeros((0, 3, 2)), "must not be empty"),

@@ -40,7 +40,7 @@ class TensorHaarBasis:
         trees = (
             (self.trees,)
             if isinstance(self.trees, PartitionTree)
-            else tuple(_checks.items(self.trees, "trees", "PartitionTree objects"))
+            else tuple(_checks.as_list(self.trees, "trees", "PartitionTree objects"))
         )
         if not trees:
             raise InvalidValueError("trees must hold at least one tree, got none")

@@ -66,7 +66,7 @@ def tree_emd(
     axis = _checks.axis_index(axis, array.values.ndim)
     others = _other_trees(trees, axis, tuple(array.values.shape))
     distances = emd_matrix(array.values, axis, others, alpha, beta, weights, missing=array.missing)
-    return _checks.like(torch.from_numpy(array.in_units(distances)), x)
+    return _checks.as_input_type(torch.from_numpy(array.in_units(distances)), x)
 
 
 def emd_matrix(
@@ -133,7 +133,7 @@ def _other_trees(trees: Sequence[PartitionTree], axis: int, shape: tuple[int, ..
     """Trees on the axes other than `axis`, checked against the array's shape."""
     if isinstance(trees, PartitionTree):
         trees = [trees]
-    others = _checks.items(trees, "trees", "PartitionTree objects")
+    others = _checks.as_list(trees, "trees", "PartitionTree objects")
     n_given = len(others)
     if len(others) == len(shape):
         del others[axis]
