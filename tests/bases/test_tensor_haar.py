@@ -158,7 +158,7 @@ def test_bad_input():
         basis.top(2.5)
     with pytest.raises(ValueError, match="eps must be a finite"):
         basis.at_least(float("nan"))
-    with pytest.raises(ValueError, match=r"between 0 and the sizes of the axes, \(3, 4\), got \(3, 0\)"):
+    with pytest.raises(ValueError, match=r"at least 0 and below the sizes of the axes, \(3, 4\), got \(3, 0\)"):
         basis.coefficients(np.zeros((3, 4)), [[3, 0]])
     with pytest.raises(ValueError, match=r"shape \(functions, 2\)"):
         basis.coefficients(np.zeros((3, 4)), [[1, 0, 0]])
