@@ -164,5 +164,5 @@ def test_bad_input():
         basis.coefficients(np.zeros((3, 4)), [[1, 0, 0]])
     with pytest.raises(TypeError, match="must be integers"):
         basis.coefficients(np.zeros((3, 4)), [[0.5, 0]])
-    with pytest.raises(ValueError, match="one \\(level, node, index\\) for each of the 2 axes"):
+    with pytest.raises(ValueError, match="a \\(level, node, index\\) for each of the 2 axes"):
         basis.coefficient(np.zeros((3, 4)), (0, 0, 0))
