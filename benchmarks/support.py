@@ -8,7 +8,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist, squareform
 
 from benchmarks._measure import seconds
-from headtree.geometry.linkage import recurrence
+from headtree.geometry.recurrence import recurrence
 from headtree.measures.support import as_folder, folder_support
 
 #: Sizes of the families of heads, number of inputs, and noise beside a pattern of deviation 1.

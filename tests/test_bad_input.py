@@ -137,7 +137,9 @@ def test_sums_out_of_range_are_refused(dtype):
         lambda: ht.sparsity(att, org),
     )
     for call in calls:
-        with pytest.raises(HeadtreeError, match=r"must be such that sums .* got entries up to .*mask entries"):
+        with pytest.raises(
+            HeadtreeError, match=r"must be small enough for sums .* got absolute values .*mask entries"
+        ):
             call()
 
 

@@ -1,4 +1,4 @@
-"""The checks that public functions share, and the one place where arrays of all kinds become tensors."""
+"""Argument checks shared by the public functions, and the conversion of any array to a tensor."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True)
 class ScaledArray:
-    """A checked array, divided by the power of two that brings its largest entry between 1/2 and 1."""
+    """A checked array, divided by the power of two that puts its largest absolute value between 1/2 and 1."""
 
     values: Float[Tensor, "..."]  #: float32 or float64 on the CPU; zero where missing
-    missing: Bool[Tensor, "..."] | None  #: broadcast to the shape of `values`; None if nothing is missing
-    exponent: int  #: the array is ``values * 2**exponent``
+    missing: Bool[Tensor, "..."] | None  #: broadcast to the shape of `values`; None if no entry is missing
+    exponent: int  #: the original array is ``values * 2**exponent``
 
     def in_units(self, distances: Float[Tensor, "slice slice"]) -> Float[np.ndarray, "slice slice"]:
-        """Distances between slices of `values` in the array's own units; inf beyond the range of float64."""
+        """Convert distances between slices of `values` to the array's units; inf beyond the range of float64."""
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(np.ldexp(distances.numpy(), self.exponent))
 
 
 def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
-    """`x` as a CPU tensor of float32 or float64; no copy where none is needed, no check of its values."""
+    """Return `x` as a CPU tensor of float32 or float64. Copies only if it must; does not check the values."""
     return real_tensor_on_device(x, name).cpu()
 
 
 def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, " ..."]:
-    """`real_tensor` that leaves `x` on the device where it is."""
+    """Do the same as `real_tensor`, but leave `x` on its device."""
     tensor = x.detach() if isinstance(x, Tensor) else _from_numpy(x, name)
     if tensor.is_meta:
         raise InvalidTypeError(
@@ -44,21 +44,22 @@ def real_tensor_on_device(x: Any, name: str) -> Float[Tensor, " ..."]:
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
         raise InvalidTypeError(
             f"{name} must be a dense real array, got {tensor.dtype} with layout {tensor.layout}; "
-            "take its real part or modulus, or make it dense"
+            "take its real part or absolute value, or make it dense"
         )
     if tensor.dtype in (torch.float16, torch.bfloat16):
-        tensor = tensor.float()  # raised on purpose: sums over folders need the digits
+        tensor = tensor.float()  # on purpose: half precision is too coarse for sums over folders
     elif tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.double()
     return tensor
 
 
 def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
-    """`real_tensor_on_device` of an array without gaps: not empty, nothing masked, every entry finite."""
+    """`real_tensor_on_device` of an array that must not be empty, have masked entries, or have non-finite ones."""
     if isinstance(x, np.ma.MaskedArray) and np.ma.getmaskarray(x).any():
         raise InvalidValueError(
-            f"{name} must be full, got a masked array with {int(np.ma.getmaskarray(x).sum())} missing "
-            f"entries; fill them first, for instance with {name}.filled({name}.mean())"
+            f"{name} must have no missing entries, got a masked array with "
+            f"{int(np.ma.getmaskarray(x).sum())} of them; fill them first, for example with "
+            f"{name}.filled({name}.mean())"
         )
     tensor = real_tensor_on_device(x, name)
     if 0 in tensor.shape:
@@ -70,12 +71,13 @@ def full_tensor(x: Any, name: str) -> Float[Tensor, " ..."]:
 
 
 def in_range(result: Float[Tensor, " ..."], x: Float[Tensor, " ..."], name: str) -> Float[Tensor, " ..."]:
-    """`result`, made of sums of entries of the finite `x`, unless a sum is out of the range of its dtype."""
+    """Return `result`, sums of entries of the finite array `x`, or raise if one of them has overflowed."""
     low, high = (float(value) for value in torch.aminmax(result))
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InvalidValueError(
-            f"{name} must be such that sums of its entries are in the range of {x.dtype}, got entries up to "
-            f"{float(x.abs().max()):.3g} in modulus; scale it down, or mask entries that stand for minus infinity"
+            f"{name} must be small enough for sums of its entries to stay within the range of {x.dtype}, got "
+            f"absolute values up to {float(x.abs().max()):.3g}; scale it down, or mask entries that represent "
+            "minus infinity"
         )
     return result
 
@@ -83,12 +85,12 @@ def in_range(result: Float[Tensor, " ..."], x: Float[Tensor, " ..."], name: str)
 def _from_numpy(x: Any, name: str) -> Tensor:
     try:
         array = np.asarray(x)
-    except (RuntimeError, TypeError) as error:  # of tensors in a list, with gradients or on another device
+    except (RuntimeError, TypeError) as error:  # a list of tensors that need gradients or are on another device
         raise InvalidTypeError(
             f"{name} must be one array or tensor, got {type(x).__name__}: {error}; join tensors with torch.stack"
         ) from error
     except ValueError as error:
-        raise InvalidValueError(f"{name} must be a full rectangular array, got nested lists: {error}") from error
+        raise InvalidValueError(f"{name} must be a rectangular array, got ragged nested lists: {error}") from error
     if array.dtype.kind not in "fiub":
         raise InvalidTypeError(
             f"{name} must be an array of real numbers, got dtype {array.dtype}; convert it to floats first"
@@ -96,14 +98,14 @@ def _from_numpy(x: Any, name: str) -> Tensor:
     is_short = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     array = array.astype(np.float32 if is_short else np.float64, copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # torch wants neither
+        array = array.copy()  # torch accepts neither read-only arrays nor negative strides
     return torch.from_numpy(array)
 
 
 def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> ScaledArray:
-    """Check that every present entry of `x` is finite and return a scaled copy.
+    """Check that every entry of `x` that is not missing is finite, and return a scaled copy.
 
-    The factor is a power of two, so that scaling is exact and the squares of 1e30 and 1e-30 stay in range.
+    The factor is a power of two. Scaling is therefore exact, and the squares of 1e30 and 1e-30 stay in range.
     """
     own_mask = None
     if isinstance(x, np.ma.MaskedArray):
@@ -125,7 +127,7 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
     low, high = (float(value) for value in torch.aminmax(tensor))
     if not (math.isfinite(low) and math.isfinite(high)):
         advice = (
-            "remove them, or pass a mask that is True where an entry is missing"
+            "remove them, or pass a mask that is True for missing entries"
             if missing is None
             else "mask them as well"
         )
@@ -138,9 +140,9 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
 
 
 def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor, "..."] | None:
-    """`mask` as a tensor broadcast to `shape`, or None if it hides nothing.
+    """Return `mask` as a tensor broadcast to `shape`, or None if no entry is masked.
 
-    Along axes whose slices have equal masks it has stride 0: see `is_shared`.
+    The result has stride 0 along every axis whose slices all have the same mask: see `is_shared`.
     """
     if mask is None:
         return None
@@ -150,12 +152,13 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
         try:
             array = np.array(mask, order="C")
         except ValueError as error:
-            raise InvalidValueError(f"mask must be a full rectangular array, got nested lists: {error}") from error
+            raise InvalidValueError(
+                f"mask must be a rectangular array, got ragged nested lists: {error}"
+            ) from error
         tensor = torch.from_numpy(array) if array.dtype == np.bool_ else torch.empty(0)
     if tensor.dtype != torch.bool:
         raise InvalidTypeError(
-            "mask must be boolean, True where an entry is missing, got "
-            f"{getattr(mask, 'dtype', type(mask).__name__)}"
+            f"mask must be boolean, True for missing entries, got {getattr(mask, 'dtype', type(mask).__name__)}"
         )
     try:
         tensor = tensor.expand(shape)
@@ -171,18 +174,18 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
         return None
     if tensor.all():
         raise InvalidValueError(
-            f"mask hides every entry of {name}; True means missing: if it marks the entries to keep, pass ~mask"
+            f"mask hides every entry of {name}; True means missing: if yours is True for entries to use, pass ~mask"
         )
     return tensor.expand(shape)
 
 
 def is_shared(mask: Bool[Tensor, "..."], axis: int) -> bool:
-    """Whether all slices along `axis` have the same mask, of those that `missing_entries` returns."""
+    """Whether all slices along `axis` have the same mask; `mask` comes from `missing_entries`."""
     return mask.stride(axis) == 0
 
 
 def unshared(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """`mask` with one index along every axis whose slices share it."""
+    """Reduce `mask` to one index along every axis whose slices all have the same mask."""
     return mask[tuple(slice(0, 1) if is_shared(mask, axis) else slice(None) for axis in range(mask.ndim))]
 
 
@@ -190,18 +193,18 @@ def _non_finite(tensor: Tensor, name: str, advice: str) -> str:
     bad = ~torch.isfinite(tensor)
     first = tuple(int(i) for i in bad.nonzero()[0])
     return (
-        f"{name} must be finite, got {int(bad.sum())} entries that are NaN or infinite, the first "
+        f"{name} must be finite, got {int(bad.sum())} NaN or infinite entries, the first "
         f"({float(tensor[first])}) at index {first}; {advice}"
     )
 
 
 def axis_index(axis: int, n_axes: int) -> int:
-    """`axis` counted from the front."""
-    return place(axis, n_axes, "axis", "axes")
+    """Return `axis` as an index from the front."""
+    return checked_index(axis, n_axes, "axis", "axes")
 
 
-def place(number: int, n: int, name: str, what: str) -> int:
-    """`number` of one of `n` things, counted from the front."""
+def checked_index(number: int, n: int, name: str, what: str) -> int:
+    """Return `number`, which may be negative, as an index from the front into a sequence of length `n`."""
     try:
         index = operator.index(number)
     except TypeError:
@@ -212,40 +215,40 @@ def place(number: int, n: int, name: str, what: str) -> int:
 
 
 def affinity_matrix(affinity: Any) -> Float[Tensor, "leaf leaf"]:
-    """`affinity` as a checked float64 tensor: square, finite, not negative, symmetric."""
+    """Return `affinity` as a float64 tensor after checking that it is square, finite, nonnegative, symmetric."""
     matrix = real_tensor(affinity, "affinity").double()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or 0 in matrix.shape:
         raise InvalidValueError(f"affinity must be a square matrix, got shape {tuple(matrix.shape)}")
     if not torch.isfinite(matrix).all():
-        raise InvalidValueError(_non_finite(matrix, "affinity", "use 0 for points that have nothing in common"))
+        raise InvalidValueError(_non_finite(matrix, "affinity", "use 0 for points with nothing in common"))
     if (matrix < 0).any():
         raise InvalidValueError(
-            f"affinity must not be negative, got a smallest entry of {float(matrix.min()):.3g}; "
+            f"affinity must not have negative entries, the smallest is {float(matrix.min()):.3g}; "
             "clip it at 0, or turn distances into affinities with exp(-distance / median)"
         )
     # symmetric up to the rounding of float32 products
     if (matrix - matrix.T).abs().max() > 1e-6 * matrix.max():
         raise InvalidValueError(
-            f"affinity must be symmetric, but entries differ from their mirror images by up to "
-            f"{float((matrix - matrix.T).abs().max()):.3g}; pass (affinity + affinity.T) / 2 if that is meant"
+            f"affinity must be symmetric, but it differs from its transpose by up to "
+            f"{float((matrix - matrix.T).abs().max()):.3g}; if that is acceptable, pass (affinity + affinity.T) / 2"
         )
     return (matrix + matrix.T) / 2
 
 
 def positive(value: float, name: str) -> float:
-    """`value` as a finite float greater than zero."""
+    """Return `value` as a finite float greater than zero."""
     if finite_number(value, name) <= 0:
         raise InvalidValueError(f"{name} must be greater than 0, got {value}")
     return float(value)
 
 
 def finite_number(value: float, name: str) -> float:
-    """`value` as a finite float."""
+    """Return `value` as a finite float."""
     if not isinstance(value, int | float | np.floating | np.integer) or isinstance(value, bool):
         raise InvalidTypeError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
-    except OverflowError:  # of an integer
+    except OverflowError:  # an integer too large for a float
         number = math.inf
     if not math.isfinite(number):
         raise InvalidValueError(f"{name} must be finite, got {number}")
@@ -253,15 +256,15 @@ def finite_number(value: float, name: str) -> float:
 
 
 def generator(rng: Any) -> np.random.Generator:
-    """A numpy generator from a seed, or the generator itself."""
+    """Return a numpy generator made from a seed, or the given generator itself."""
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError) as error:
         raise InvalidValueError(f"rng must be a seed >= 0 or a numpy Generator, got {rng!r}: {error}") from error
 
 
-def items(values: Any, name: str, what: str) -> list[Any]:
-    """`values` as a list."""
+def as_list(values: Any, name: str, what: str) -> list[Any]:
+    """Return `values`, any iterable, as a list."""
     try:
         return list(values)
     except TypeError:
@@ -269,18 +272,18 @@ def items(values: Any, name: str, what: str) -> list[Any]:
 
 
 def frobenius_norm(x: Tensor, dims: tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
-    """Root of the sum of squares in float64, also where the squares themselves are out of its range."""
+    """Square root of the sum of squares in float64, even where the squares themselves would overflow."""
     low, high = (float(value) for value in torch.aminmax(x))
     exponent = math.frexp(max(-low, high))[1]
     if abs(exponent) <= 400:
         return torch.as_tensor(torch.linalg.vector_norm(x, dim=dims, dtype=torch.float64))
-    half = exponent // 2  # only float64 goes so far, and the whole power may be out of its range
+    half = exponent // 2  # in two steps: the full power of two may be out of range even for float64
     units = x * 2.0**-half * 2.0 ** (half - exponent)
     return torch.as_tensor(torch.linalg.vector_norm(units, dim=dims) * 2.0**half * 2.0 ** (exponent - half))
 
 
 def at_least_one(value: int, name: str) -> int:
-    """`value` as an integer of 1 or more."""
+    """Return `value` as an integer that is at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidTypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
@@ -288,6 +291,6 @@ def at_least_one(value: int, name: str) -> int:
     return int(value)
 
 
-def like(result: Tensor, x: Any) -> Any:
-    """`result` as `x` is: a tensor on its device for tensors, a numpy array for everything else."""
+def as_input_type(result: Tensor, x: Any) -> Any:
+    """Return `result` as a tensor on the device of `x` if `x` is a tensor, otherwise as a numpy array."""
     return result.to(x.device) if isinstance(x, Tensor) else result.numpy()

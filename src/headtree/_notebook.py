@@ -1,4 +1,4 @@
-"""How objects show themselves in a notebook: small HTML with pictures inside, every text escaped."""
+"""HTML for objects in a notebook: short text, always escaped, and embedded images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-_TEXT_AT_MOST = 300
-_PIXELS_AT_MOST = 160
+_MAX_CHARACTERS = 300
+_MAX_PIXELS = 160
 
-#: Dark to light, safe for the colour-blind: nine colours of viridis.
+#: Nine colours of viridis from dark to light; distinguishable with colour blindness.
 _VIRIDIS = np.array(
     [
         (68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
@@ -25,30 +25,30 @@ _MISSING = (200, 200, 200)
 
 
 def panel(title: str, lines: Sequence[str], pictures: Sequence[str] = ()) -> str:
-    """A heading, lines of text, and pictures side by side."""
-    parts = [f"<strong>{_escaped(title)}</strong>", *(f"<div>{_escaped(line)}</div>" for line in lines)]
+    """A heading, lines of text, and images side by side."""
+    texts = [f"<strong>{_escaped(title)}</strong>", *(f"<div>{_escaped(line)}</div>" for line in lines)]
     shown = "".join(pictures)
     return (
         '<div style="font-family:system-ui,sans-serif;font-size:13px;line-height:1.45">'
-        f'{"".join(parts)}<div style="display:flex;flex-wrap:wrap;gap:8px;margin-top:6px">{shown}</div></div>'
+        f'{"".join(texts)}<div style="display:flex;flex-wrap:wrap;gap:8px;margin-top:6px">{shown}</div></div>'
     )
 
 
 def heatmap(values: Float[np.ndarray, "row column"], caption: str, width: int = 96) -> str:
-    """A matrix as a picture; NaN is grey."""
-    sampled = values[:: -(-values.shape[0] // _PIXELS_AT_MOST), :: -(-values.shape[1] // _PIXELS_AT_MOST)]
+    """Draw a matrix as an image; non-finite entries are grey."""
+    sampled = values[:: -(-values.shape[0] // _MAX_PIXELS), :: -(-values.shape[1] // _MAX_PIXELS)]
     finite = sampled[np.isfinite(sampled)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    place = (np.nan_to_num(sampled, nan=low, posinf=high, neginf=low) - low) / ((high - low) or 1) * 8
-    below = np.minimum(place.astype(int), 7)
-    share = (place - below)[..., None]
+    position = (np.nan_to_num(sampled, nan=low, posinf=high, neginf=low) - low) / ((high - low) or 1) * 8
+    below = np.minimum(position.astype(int), 7)
+    share = (position - below)[..., None]
     pixels = _VIRIDIS[below] * (1 - share) + _VIRIDIS[below + 1] * share
     pixels[~np.isfinite(sampled)] = _MISSING
     return _figure(np.rint(pixels).astype(np.uint8), caption, width, width)
 
 
 def icicle(labels: Int[np.ndarray, "level leaf"], caption: str, width: int = 240) -> str:
-    """Levels of a tree as rows, leaves in display order; neighbouring folders differ in shade."""
+    """Draw the levels of a tree as rows, leaves in display order; adjacent folders differ in shade."""
     steps = np.cumsum(np.diff(labels, axis=1, prepend=labels[:, :1]) != 0, axis=1)
     shade = np.where(steps % 2, 0.45, 0.8)[..., None]
     hue = _VIRIDIS[1 + (6 * np.arange(labels.shape[1]) // labels.shape[1])][None]
@@ -67,7 +67,7 @@ def _figure(pixels: UInt8[np.ndarray, "row column 3"], caption: str, width: int,
 
 
 def png(pixels: UInt8[np.ndarray, "row column 3"]) -> bytes:
-    """Colours as a PNG file."""
+    """Encode RGB pixels as a PNG file."""
     rows, columns, _ = pixels.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), pixels.reshape(rows, -1)], axis=1)  # no filter
     header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
@@ -79,5 +79,5 @@ def png(pixels: UInt8[np.ndarray, "row column 3"]) -> bytes:
 
 
 def _escaped(text: str) -> str:
-    shown = text if len(text) <= _TEXT_AT_MOST else text[:_TEXT_AT_MOST] + "…"
+    shown = text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…"
     return html.escape(shown.encode("utf-8", "backslashreplace").decode())

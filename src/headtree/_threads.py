@@ -1,7 +1,7 @@
-"""Compiled loops on several threads: a pool of sleeping threads that takes tasks one by one.
+"""Compiled loops on several threads: a pool whose threads sleep until there are tasks, and take them one by one.
 
-numba's own parallel loops keep their threads spinning between calls, which costs much where other programs
-want the cores; threads of this pool sleep. Kernels that run here are compiled with ``nogil=True``.
+The threads of numba's own parallel loops keep spinning between calls, which is costly when other programs need the
+cores. The threads of this pool sleep. Kernels that run here are compiled with ``nogil=True``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Second = TypeVar("Second")
 
 
 def for_each_task(kernel: Callable[..., Any], n_tasks: int, *arguments: Any) -> None:
-    """Call ``kernel(task, *arguments)`` for every task from 0 to `n_tasks`, on as many threads as torch uses.
+    """Call ``kernel(task, *arguments)`` for each ``task`` in ``range(n_tasks)``, on as many threads as torch uses.
 
-    The calling thread takes tasks as well. Tasks must not write to the same places: then results do not depend on
-    the number of threads, which ``torch.set_num_threads`` and ``OMP_NUM_THREADS`` set.
+    The calling thread takes tasks too. No two tasks may write to the same memory; results then do not depend on
+    the number of threads, which is set by ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
     """
-    tasks = iter(range(n_tasks))  # handing out the next task is one step of the interpreter
+    tasks = iter(range(n_tasks))  # taking the next item of a range iterator is atomic under the interpreter lock
 
     def work() -> None:
         for task in tasks:
@@ -34,12 +34,12 @@ def for_each_task(kernel: Callable[..., Any], n_tasks: int, *arguments: Any) -> 
     helpers = [_pool(torch.get_num_threads()).submit(work) for _ in range(n_helpers)]
     work()
     for helper in helpers:
-        if not helper.cancel():  # one that never started, since others keep the pool busy, is not waited for
+        if not helper.cancel():  # do not wait for one that never started because other callers keep the pool busy
             helper.result()
 
 
 def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
-    """What two functions return, that spend their time in loops which let go of the interpreter."""
+    """Run two functions at the same time and return both results; useful if they release the interpreter lock."""
     found: list[Any] = [None, None]
 
     def call(task: int) -> None:
@@ -55,4 +55,4 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child does not inherit the threads

@@ -1,16 +1,26 @@
-"""What headtree raises: every error is a `HeadtreeError` and also the builtin a caller would expect."""
+"""The errors headtree raises: each is a `HeadtreeError` and also the builtin exception a caller would expect."""
 
 
 class HeadtreeError(Exception):
-    """Base of all errors that headtree raises on purpose."""
+    """Base class of all errors that headtree raises on purpose.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> try:
+    ...     ht.PartitionTree.flat(0)
+    ... except ht.HeadtreeError as error:
+    ...     print(error)
+    n_leaves must be at least 1, got 0
+    """
 
 
 class InvalidValueError(HeadtreeError, ValueError):
-    """An argument of the right type breaks a rule; the message names argument, rule, received and remedy."""
+    """An argument has the right type but breaks a rule; the message says which, what came, and what to do."""
 
 
 class InvalidTypeError(HeadtreeError, TypeError):
-    """An argument has a type that cannot be used; the message names argument, rule, received and remedy."""
+    """An argument has an unusable type; the message says what is needed, what came, and what to do."""
 
 
 class MissingPackageError(HeadtreeError, ImportError):
@@ -18,4 +28,14 @@ class MissingPackageError(HeadtreeError, ImportError):
 
 
 class HeadtreeWarning(UserWarning):
-    """The answer is defined, but probably not what was hoped for."""
+    """The result is well defined, but probably not what you were hoping for.
+
+    Examples
+    --------
+    Turn these warnings into errors:
+
+    >>> import warnings
+    >>> import headtree as ht
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ht.HeadtreeWarning)
+    """

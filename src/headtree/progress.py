@@ -1,4 +1,4 @@
-"""A progress bar with time left when someone watches, silence otherwise."""
+"""A progress bar with the remaining time if standard error is a terminal, nothing otherwise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _on_screen: list[str] = []
 def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
     """Show a bar of `total` steps on standard error while the block runs, if that is a terminal.
 
-    The block gets a function to call after each step, with a word on what comes next. Bars inside bars are not
-    drawn: the outermost one speaks for all.
+    The block receives a function to call after each step, with a short note on what comes next. Only the outermost
+    of nested bars is drawn.
     """
     if not sys.stderr.isatty() or _on_screen:
         yield lambda note: None

@@ -218,7 +218,7 @@ def test_bad_input():
         basis.analyze(np.zeros(4), axis=1)
     with pytest.raises(ValueError, match="c must be finite"):
         basis.synthesize(np.array([0, 1, np.nan, 2]))
-    with pytest.raises(ValueError, match="x must be full, got a masked array with 1 missing"):
+    with pytest.raises(ValueError, match="x must have no missing entries, got a masked array with 1 of them"):
         basis.analyze(np.ma.array(np.zeros(4), mask=[0, 0, 1, 0]))
     with pytest.raises(ValueError, match="must not be empty"):
         basis.analyze(np.zeros((0, 4)))

@@ -306,10 +306,10 @@ def test_bad_input():
         ht.paraproduct(f, tree, tree, (np.exp, np.sum, np.exp))
     with np.errstate(divide="ignore"), pytest.raises(ValueError, match="finite on f and its averages"):
         ht.paraproduct(f, tree, tree, (np.log, np.exp, np.exp))
-    with pytest.raises(ValueError, match="rows must be scales from 0 to 0"):
+    with pytest.raises(ValueError, match="rows must be scales between 0 and 0"):
         ht.paraproduct(f, tree, tree).scales(1, 0)
     for scales in (0.5, [0.7], None, "0"):
-        with pytest.raises(TypeError, match="columns must be one scale or several, whole numbers, got"):
+        with pytest.raises(TypeError, match="columns must be a scale or several scales, which are integers, got"):
             ht.paraproduct(f, tree, tree).scales(0, scales)
 
 

@@ -158,11 +158,11 @@ def test_bad_input():
         basis.top(2.5)
     with pytest.raises(ValueError, match="eps must be a finite"):
         basis.at_least(float("nan"))
-    with pytest.raises(ValueError, match=r"between 0 and the sizes of the axes, \(3, 4\), got \(3, 0\)"):
+    with pytest.raises(ValueError, match=r"at least 0 and below the sizes of the axes, \(3, 4\), got \(3, 0\)"):
         basis.coefficients(np.zeros((3, 4)), [[3, 0]])
     with pytest.raises(ValueError, match=r"shape \(functions, 2\)"):
         basis.coefficients(np.zeros((3, 4)), [[1, 0, 0]])
     with pytest.raises(TypeError, match="must be integers"):
         basis.coefficients(np.zeros((3, 4)), [[0.5, 0]])
-    with pytest.raises(ValueError, match="one \\(level, node, index\\) for each of the 2 axes"):
+    with pytest.raises(ValueError, match="a \\(level, node, index\\) for each of the 2 axes"):
         basis.coefficient(np.zeros((3, 4)), (0, 0, 0))

@@ -95,9 +95,9 @@ def test_a_map_of_a_line_is_monotone_along_it():
     [
         (np.ones((3, 4)), "square"),
         (np.zeros((0, 0)), "square"),
-        (np.array([[1.0, -0.5], [-0.5, 1.0]]), "must not be negative"),
+        (np.array([[1.0, -0.5], [-0.5, 1.0]]), "must not have negative entries"),
         (np.array([[1.0, 0.5], [0.1, 1.0]]), "symmetric"),
-        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "2 entries that are NaN or infinite"),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "2 NaN or infinite entries"),
         ("affinity", "real numbers"),
     ],
 )
@@ -110,8 +110,8 @@ def test_what_is_no_affinity_is_refused(function, affinity, said):
 def test_wrong_extensions_are_refused():
     m = ht.diffusion_map(random_affinity(8)[0])
     for bad, said in [
-        (np.ones((2, 7)), "one column for each"),
-        (-np.ones((1, 8)), "not negative"),
+        (np.ones((2, 7)), "a column for each"),
+        (-np.ones((1, 8)), "finite and nonnegative"),
         (np.zeros((1, 8)), "no affinity with any"),
     ]:
         with pytest.raises(HeadtreeError, match=said):

@@ -189,7 +189,7 @@ def test_the_largest_numbers_have_distances():
     ("change", "said"),
     [
         ({"trees": []}, "one tree for each axis"),
-        ({"trees": [PartitionTree.flat(4)]}, "has 4 leaves, its axis 3"),
+        ({"trees": [PartitionTree.flat(4)]}, "has 4 leaves, its axis has length 3"),
         ({"trees": ["tree"]}, "PartitionTree objects, got str"),
         ({"axis": 2}, "axis must be between -2 and 1"),
         ({"axis": "0"}, "axis must be an integer"),

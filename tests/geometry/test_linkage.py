@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
-from headtree.geometry.linkage import _joins, linkage_tree, recurrence
+from headtree.geometry.linkage import linkage_joins, linkage_tree
+from headtree.geometry.recurrence import recurrence
 
 
 def random_affinity(n, seed):
@@ -109,7 +110,7 @@ def test_joins_at_one_affinity_are_one_folder():
 def test_joins_are_those_of_scipy(n, seed):
     affinity = random_affinity(n, seed)
     table = linkage(squareform(2 - affinity, checks=False), "average")
-    parts, first_of_round, affinity_of_join = _joins(affinity.copy())
+    parts, first_of_round, affinity_of_join = linkage_joins(affinity.copy())
     np.testing.assert_allclose(affinity_of_join, 2 - table[:, 2], rtol=1e-12)
     np.testing.assert_array_equal(np.sort(parts, axis=1), np.sort(table[:, :2].astype(int), axis=1))
     np.testing.assert_array_equal(first_of_round, np.arange(n, 2 * n - 1))  # no two are equal

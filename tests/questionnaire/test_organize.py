@@ -217,8 +217,11 @@ def test_distances_and_affinities_are_those_of_the_trees():
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        (np.full((3, 4), np.nan), r"12 entries that are NaN or infinite, the first \(nan\) at index \(0, 0\)"),
-        (np.where(np.arange(12).reshape(3, 4) == 7, np.inf, 1.0), r"1 entries .* \(inf\) at index \(1, 3\)"),
+        (np.full((3, 4), np.nan), r"12 NaN or infinite entries, the first \(nan\) at index \(0, 0\)"),
+        (
+            np.where(np.arange(12).reshape(3, 4) == 7, np.inf, 1.0),
+            r"1 NaN or infinite entries, .* \(inf\) at index \(1, 3\)",
+        ),
         (np.zeros((3, 0)), "must not be empty"),
         (np.zeros((0, 3, 2)), "must not be empty"),
         (np.zeros(5), "at least 2 axes"),
@@ -308,7 +311,7 @@ def test_a_slice_that_is_wholly_missing_stands_alone():
     org = ht.organize_array(x, mask=mask)
     assert np.isinf(org.distances[1][4, :4]).all()
     np.testing.assert_array_equal(org.affinities[1][4], np.eye(9)[4])
-    assert any("along axis1, 1 slice wholly missing" in note for note in org.status.notes)
+    assert any("along axis1, 1 slice entirely missing" in note for note in org.status.notes)
     present = np.delete(x, 4, axis=1)
     np.testing.assert_allclose(
         ht.tree_emd(present, 1, [org.trees[0], org.trees[2]]),

@@ -40,5 +40,5 @@ def test_does_not_see_repeated_levels(tree):
 
 
 def test_wants_the_same_leaves():
-    with pytest.raises(HeadtreeError, match="same leaves, got 3 and 4"):
+    with pytest.raises(HeadtreeError, match="same number of leaves, got 3 and 4"):
         tree_distance(PartitionTree.flat(3), PartitionTree.flat(4))

@@ -1,7 +1,7 @@
 """Medians, and energies of coefficients by size, by support and by scale, of millions of numbers without sorting.
 
-Kernels take native numpy arrays. Threads share work in parts that do not depend on their number, so that neither
-do the results.
+Kernels take numpy arrays in native byte order. The division of work does not depend on the number of threads, so
+neither do the results.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from jaxtyping import Float, Int
 
 from headtree._threads import for_each_task
 
-#: Energies with the same first 16 bits after the sign, as float32, share a bucket: 256 buckets to a power of two.
+#: Energies whose float32 values agree in the first 16 bits after the sign share a bucket: 256 per power of two.
 _BUCKETS, _SHIFT = 1 << 16, 15
 
+#: Number of chunks that are counted separately, each by one thread.
 _PARTS = 8
 
 
 def medians(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
-    """Median of every row, numpy's: the mean of the two middle values where their number is even."""
+    """Median of every row, defined as in numpy: the mean of the two middle values if there is an even number."""
     found = np.empty(len(values), values.dtype)
     for_each_task(_median, len(values), np.ascontiguousarray(values), found)
     return found
@@ -29,7 +30,7 @@ def medians(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
 def _median(row, values, found):  # type: ignore[no-untyped-def]
-    """Numbers are counted by their first 16 bits; only those that share them with the middle one are sorted."""
+    """Count the numbers by their first 16 bits; sort only those that share these bits with the middle one."""
     n = values.shape[1]
     counts = np.zeros(_BUCKETS, np.int64)
     for value in values[row]:
@@ -55,13 +56,13 @@ def _median(row, values, found):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
 def _rising_bits(value):  # type: ignore[no-untyped-def]
-    """First 16 bits of a number, such that larger numbers have no smaller ones."""
+    """First 16 bits of a number, as an integer that does not decrease with the number."""
     bits = np.float64(value).view(np.int64) >> 48
     return bits + 32768 if bits >= 0 else -1 - bits
 
 
 def norms(values: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
-    """Root of the sum of squares of every row in float64, also where the squares are out of its range."""
+    """Square root of the sum of squares of every row in float64, even where the squares would overflow."""
     found = np.empty(len(values))
     for_each_task(_norm, len(values), np.ascontiguousarray(values), found)
     return found
@@ -88,24 +89,24 @@ def _norm(row, values, found):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class LargestFirst:
-    """Energies, the squares of coefficients over the largest, in order from the largest down.
+    """Energies, the squares of coefficients divided by the largest, in decreasing order.
 
-    They are counted and summed in buckets; only the few buckets in which a sum is asked for are sorted. What is
-    left out is summed by itself, from the smallest up: as the difference of two sums it would have half the digits.
+    They are counted and summed in buckets; only the few buckets in which a partial sum ends are sorted. The energy
+    left out is summed directly, from the smallest up: the difference of two sums would lose half its digits.
     """
 
     values: Float[np.ndarray, " n"]  #: the coefficients
-    largest: float  #: their largest modulus
+    largest: float  #: their largest absolute value
 
     @classmethod
     def of(cls, values: Float[np.ndarray, " n"]) -> LargestFirst:
-        """Energies of these coefficients; all are 0 if the coefficients are."""
+        """Wrap these coefficients; if all are 0, so are all energies."""
         return cls(values, float(max(values.max(), -values.min())) or 1.0)
 
     def sums(
         self, counts: Int[np.ndarray, " point"], shares: tuple[float, ...]
     ) -> tuple[Float[np.ndarray, " point"], list[int], float]:
-        """Energy of all but the largest so many, fewest that hold each share of the total, and the total."""
+        """For each count, the energy left out by that many; for each share, the fewest that reach it; the total."""
         counts_of, energies_of = np.zeros((_PARTS, _BUCKETS), np.int64), np.zeros((_PARTS, _BUCKETS))
         for_each_task(_add_to_buckets, _PARTS, self.values, self.largest, counts_of, energies_of)
         n_in, energy_in = (table.sum(axis=0)[::-1] for table in (counts_of, energies_of))  # the largest first
@@ -123,18 +124,18 @@ class LargestFirst:
         fewest = []
         for b, share in zip(of_shares.tolist(), shares, strict=True):
             missing = share * total - (energy_up_to[b] - energy_in[b])
-            place = min(int(np.searchsorted(np.cumsum(within[b]), missing)), int(n_in[b]) - 1)
-            fewest.append(int(n_up_to[b] - n_in[b]) + place + 1 if total > 0 else 0)
+            rank = min(int(np.searchsorted(np.cumsum(within[b]), missing)), int(n_in[b]) - 1)
+            fewest.append(int(n_up_to[b] - n_in[b]) + rank + 1 if total > 0 else 0)
         return np.array(left_out), fewest, total
 
     def _sorted_within(
         self, wanted: Int[np.ndarray, " bucket"], n_in: Int[np.ndarray, " bucket"]
     ) -> list[Float[np.ndarray, " _n_in_bucket"]]:
-        """The energies in some of the buckets, from the largest down."""
+        """The energies in each of some buckets, in decreasing order."""
         is_wanted = np.zeros(_BUCKETS, dtype=np.bool_)
         is_wanted[_BUCKETS - 1 - wanted] = True
-        falling = np.sort(_collect(self.values, self.largest, is_wanted, int(n_in[wanted].sum())))[::-1]
-        return np.split(falling, np.cumsum(n_in[wanted])[:-1])
+        decreasing = np.sort(_collect(self.values, self.largest, is_wanted, int(n_in[wanted].sum())))[::-1]
+        return np.split(decreasing, np.cumsum(n_in[wanted])[:-1])
 
 
 def _sums_before(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
@@ -175,10 +176,10 @@ def _collect(values, largest, is_wanted, n):  # type: ignore[no-untyped-def]
 def energy_after_coarsest(
     energies: LargestFirst, supports: tuple[Int[np.ndarray, " _function"], ...], counts: Int[np.ndarray, " point"]
 ) -> Float[np.ndarray, " point"]:
-    """Energy of all but the first so many coefficients by falling support of their functions, ties in index order.
+    """For each count, the energy left out by that many coefficients of largest support, ties in index order.
 
-    Functions of equal support are one group, and there are few different supports: one pass over the coefficients,
-    from the last, adds up every group, and notes its sum where what a count leaves out begins within it.
+    Functions of equal support form one group, and there are few different supports. One pass over the coefficients,
+    from the last, adds up every group and records the partial sum at the point where a count ends within it.
     """
     n_left = len(energies.values) - counts
     leading = np.ones(1, dtype=np.int64)
@@ -230,9 +231,9 @@ def energies_by_level(
     levels: tuple[Int[np.ndarray, " row"], Int[np.ndarray, " column"]],
     n_levels: tuple[int, int],
 ) -> Float[np.ndarray, "batch row_level column_level"]:
-    """Sums of squares of coefficients of the functions of each pair of levels, those of negative level left out.
+    """Sums of squared coefficients over the functions of each pair of levels, without those of negative level.
 
-    Functions stand in the order of their levels, as those of a `HaarBasis` do.
+    Functions must be ordered by level, as in a `HaarBasis`.
     """
     sums = np.zeros((len(coefficients), *n_levels))
     ends = np.searchsorted(levels[1], np.arange(-1, n_levels[1]), side="right")

@@ -17,32 +17,45 @@ from headtree.trees.tree import PartitionTree
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HaarBasis:
-    r"""Orthonormal functions on the leaves of a tree: a constant, and how each folder's children differ.
+    r"""Orthonormal functions on the leaves of a tree: a constant, and contrasts between children of each folder.
 
-    A folder with children :math:`c_1 \ldots c_m`, by falling size, then smallest leaf, gives m - 1 functions.
-    The i-th is positive on :math:`c_i`, negative on the children after it, zero elsewhere, of mean zero and
-    norm one. Function 0 is the constant :math:`1/\sqrt n`; the others stand in the order of their nodes
-    (level, then smallest leaf), then of i.
+    A folder with children :math:`c_1 \ldots c_m`, ordered by decreasing size, then smallest leaf, has m - 1
+    functions. The i-th is positive on :math:`c_i`, negative on the children after it and zero elsewhere, with mean
+    zero and norm one. Function 0 is the constant :math:`1/\sqrt n`; the others are ordered by node (level, then
+    smallest leaf), then by i.
 
     Parameters
     ----------
     tree : PartitionTree
-        Any tree. A folder that stands on several levels gives its functions once, at the node where it
-        splits: the lowest on which it stands.
+        Any tree. A folder that spans several levels has its functions once, at the node where it splits, which is
+        the lowest.
 
     Notes
     -----
-    ``synthesize(analyze(x))`` is `x` and ``sum(analyze(x)**2)`` is ``sum(x**2)``, to rounding. No n × n
-    matrix is made: a transform is n - 1 plane rotations for each fibre. When leaves are relabelled, the
-    functions of a folder whose children differ in size move along with them; those of equal children may mix
-    among each other, and only their span, and the energy in it, moves along.
+    ``synthesize(analyze(x))`` equals `x` and ``sum(analyze(x)**2)`` equals ``sum(x**2)``, up to rounding. No n × n
+    matrix is formed: a transform is n - 1 plane rotations of each fibre. If leaves are relabelled, the functions of
+    a folder whose children differ in size are relabelled with them. Functions of children of equal size may mix;
+    only their span, and the energy in it, is preserved.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> basis = ht.HaarBasis(ht.PartitionTree.halving(4))
+    >>> basis.matrix().round(2)
+    array([[ 0.5 ,  0.5 ,  0.71,  0.  ],
+           [ 0.5 ,  0.5 , -0.71,  0.  ],
+           [ 0.5 , -0.5 ,  0.  ,  0.71],
+           [ 0.5 , -0.5 ,  0.  , -0.71]])
+    >>> basis.support
+    array([4, 4, 2, 2])
     """
 
     tree: PartitionTree
-    level: Int[np.ndarray, " function"] = field(init=False)  #: level of the node; the constant has -1
-    node: Int[np.ndarray, " function"] = field(init=False)  #: node of the tree that splits; the constant has -1
-    index: Int[np.ndarray, " function"] = field(init=False)  #: which of its node's functions, from 0
-    support: Int[np.ndarray, " function"] = field(init=False)  #: number of leaves where it is not zero
+    level: Int[np.ndarray, " function"] = field(init=False)  #: level of the node; -1 for the constant
+    node: Int[np.ndarray, " function"] = field(init=False)  #: the node that splits; -1 for the constant
+    index: Int[np.ndarray, " function"] = field(init=False)  #: which function of its node, from 0
+    support: Int[np.ndarray, " function"] = field(init=False)  #: number of leaves where the function is nonzero
     _analysis: Rotations = field(init=False)
     _synthesis: Rotations = field(init=False)
 
@@ -61,38 +74,69 @@ class HaarBasis:
         return f"HaarBasis({len(self)} functions on {self.tree!r})"
 
     def analyze(self, x: Any, axis: int = -1) -> Any:
-        """Coefficients of every fibre of `x` along `axis`.
+        """Compute the coefficients of every fibre of `x` along `axis`.
 
         Parameters
         ----------
         x : array or tensor
-            With as many entries along `axis` as the tree has leaves. Other axes are batch axes.
+            Its length along `axis` is the number of leaves. Other axes are batch axes.
         axis : int
-            The axis of the leaves; in the result, of the functions.
+            The axis of the leaves; in the result, the axis of the functions.
 
         Returns
         -------
-        array or tensor, as `x` is: same shape, device and dtype (half precision raised to float32, integers
-        to float64).
+        array, or tensor if `x` is one, with the shape, device and dtype of `x` (half precision becomes float32,
+        integers become float64).
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> basis = ht.HaarBasis(ht.PartitionTree.halving(4))
+        >>> basis.analyze([1.0, 3.0, 5.0, 7.0]).round(3)
+        array([ 8.   , -4.   , -1.414, -1.414])
         """
         return self._transformed(x, "x", axis, self._analysis)
 
     def synthesize(self, c: Any, axis: int = -1) -> Any:
-        """The array with coefficients `c` along `axis`: the inverse of `analyze`."""
+        """Compute the array whose coefficients along `axis` are `c`: the inverse of `analyze`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> basis = ht.HaarBasis(ht.PartitionTree.halving(4))
+        >>> basis.synthesize([8.0, -4.0, 0.0, 0.0]).round(3)
+        array([2., 2., 6., 6.])
+        """
         return self._transformed(c, "c", axis, self._synthesis)
 
     def matrix(self) -> Float[np.ndarray, "leaf function"]:
-        """The functions as columns, for figures and tests; no transform needs it."""
+        """Return the functions as columns, for figures and tests; the transforms do not need it.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.HaarBasis(ht.PartitionTree.flat(3)).matrix().round(2)
+        array([[ 0.58,  0.82,  0.  ],
+               [ 0.58, -0.41,  0.71],
+               [ 0.58, -0.41, -0.71]])
+        """
         return np.asarray(self.analyze(np.eye(len(self))))
 
     def function(self, level: int, node: int, index: int = 0) -> int:
-        """Number of the function with this level, node and index; (-1, -1, 0) is the constant."""
+        """Find the number of the function with this level, node and index; (-1, -1, 0) is the constant.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.HaarBasis(ht.PartitionTree.halving(4)).function(level=1, node=2)
+        3
+        """
         found = np.flatnonzero((self.level == level) & (self.node == node) & (self.index == index))
         if len(found) == 0:
             raise InvalidValueError(
                 f"(level, node, index) must name a function of the basis, got ({level}, {node}, {index}); "
-                "nodes are numbered as in tree.nodes, and only those that split have functions: see .level, "
-                ".node and .index"
+                "nodes are numbered as in tree.nodes, and only nodes that split have functions: see .level, .node "
+                "and .index"
             )
         return int(found[0])
 
@@ -108,25 +152,44 @@ class HaarBasis:
     def analyzed(
         self, values: Float[Tensor, " ..."], axis: int, wanted: Int[np.ndarray, " wanted"] | None = None
     ) -> Float[Tensor, " ..."]:
-        """`analyze` of a checked tensor, with all functions or only the wanted ones."""
+        """`analyze` a checked tensor, with all functions or only those in `wanted`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> import torch
+        >>> basis = ht.HaarBasis(ht.PartitionTree.halving(4))
+        >>> basis.analyzed(torch.ones(3, 4), 1, wanted=np.array([0, 1])).shape
+        torch.Size([3, 2])
+        """
         return rotated(values, axis, self._analysis if wanted is None else self._analysis.only(wanted))
 
     def synthesized(self, values: Float[Tensor, " ..."], axis: int) -> Float[Tensor, " ..."]:
-        """`synthesize` of a checked tensor."""
+        """`synthesize` a checked tensor.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import torch
+        >>> basis = ht.HaarBasis(ht.PartitionTree.halving(4))
+        >>> basis.synthesized(torch.tensor([2.0, 0.0, 0.0, 0.0]), 0).numpy().round(3)
+        array([1., 1., 1., 1.], dtype=float32)
+        """
         return rotated(values, axis, self._synthesis)
 
 
 def check_leaves(tree: PartitionTree, n: int, name: str, axis: int) -> None:
-    """Raise unless the tree has one leaf for each of the n indices of an axis."""
+    """Raise unless the tree has n leaves, one for each index along an axis of length n."""
     if tree.n_leaves != n:
         raise InvalidValueError(
-            f"{name} must have one entry for each leaf along its axis {axis}: the tree has {tree.n_leaves} "
-            f"leaves, the axis {n} entries; pass the tree of this axis, or move the axis"
+            f"{name} must have one entry per leaf along axis {axis}: the tree has {tree.n_leaves} leaves, the axis "
+            f"{n} entries; pass the tree of this axis, or move the axis"
         )
 
 
 def rotated(values: Float[Tensor, " ..."], axis: int, chain: Rotations) -> Float[Tensor, " ..."]:
-    """Apply a chain along one axis: compiled on the CPU, by rounds in torch on every other device."""
+    """Apply a chain of rotations along one axis: compiled code on the CPU, torch round by round elsewhere."""
     shape = values.shape
     fibres = values.reshape(int(np.prod(shape[:axis])), shape[axis], -1)
     rotate = rotate_on_cpu if values.device.type == "cpu" else rotate_by_rounds
@@ -134,17 +197,17 @@ def rotated(values: Float[Tensor, " ..."], axis: int, chain: Rotations) -> Float
 
 
 def _functions(tree: PartitionTree) -> dict[str, Any]:
-    """Everything a `HaarBasis` holds beside its tree.
+    """Compute all attributes of a `HaarBasis` except its tree.
 
-    In the working array of the rotations a folder's value stands in the row of its last child, and the
-    coefficient that sets child i apart from those after it in the row of child i.
+    In the working array of the rotations, the value of a folder is in the row of its last child. The coefficient
+    that contrasts child i with the children after it is in the row of child i.
     """
     folders = tree.distinct
     children, pointers = folders.children
     split_level = folders.level + folders.stands_on - 1
     row = folders.first_leaf.copy()
-    time = np.zeros(tree.n_leaves, dtype=np.int64)  # round after which a row was last written
-    steps: list[tuple[int, int, int, int, int]] = []  # first, second, size of the child, of all from it on, round
+    time = np.zeros(tree.n_leaves, dtype=np.int64)  # round in which each row was last written
+    steps: list[tuple[int, int, int, int, int]] = []  # first, second, size of child, of child and all after, round
     names: list[tuple[int, int, int, int, int]] = []  # node, index, level, support, row
     for folder in np.flatnonzero(~folders.is_leaf)[::-1]:  # children before parents
         own = children[pointers[folder] : pointers[folder + 1]]
@@ -162,12 +225,12 @@ def _functions(tree: PartitionTree) -> dict[str, Any]:
     names.append((-1, 0, -1, tree.n_leaves, int(row[0])))
     node_, index_, level_, support, row_out = np.array(sorted(names)).T
     table = np.array(sorted(steps, key=lambda step: step[-1]), dtype=np.int64).reshape(-1, 5)
-    first, second, part, whole, rounds = table.T
+    first, second, size_of_child, size_of_rest, rounds = table.T
     chain = Rotations(
         first=first.copy(),
         second=second.copy(),
-        cos=np.sqrt(part / whole),
-        sin=np.sqrt((whole - part) / whole),
+        cos=np.sqrt(size_of_child / size_of_rest),
+        sin=np.sqrt((size_of_rest - size_of_child) / size_of_rest),
         round=rounds.copy(),
         row_in=np.arange(tree.n_leaves),
         row_out=row_out.copy(),

@@ -1,8 +1,8 @@
-"""Averages of a matrix over all products of folders of two trees, and the differences of scales.
+"""Averages of a matrix over all products of folders of two trees, and the differences between scales.
 
-Rows are kept level by level; columns have all levels side by side, so that one step from a row level to the
-next serves every column level at once. A folder is one entry whatever its size: the whole pyramid has about
-four times as many entries as the matrix on dyadic trees.
+Rows are stored level by level, columns with all levels side by side, so one step from a row level to the next
+covers every column level at once. A folder is one entry whatever its size: on dyadic trees the whole pyramid has
+about four times as many entries as the matrix.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from headtree.trees.tree import PartitionTree
 class Ladder:
     """The levels of a tree as index tensors on one device.
 
-    Nodes are numbered as in the tree, by level; *lower* nodes are those below the root, as children of their
-    parents.
+    Nodes are numbered as in the tree, by level; *lower* nodes are all nodes except the root.
     """
 
     tree: PartitionTree
@@ -39,22 +38,22 @@ class Ladder:
 
     @cached_property
     def sizes(self) -> list[Float[Tensor, " _folder"]]:
-        """Leaves of each folder, by level."""
+        """Number of leaves of each folder, by level."""
         return [self._real(np.bincount(labels)) for labels in self.tree.labels]
 
     @cached_property
     def parent(self) -> list[Int[Tensor, " _folder"]]:
-        """For each step j: folder of level j that holds each folder of level j + 1."""
+        """For each step j, the folder on level j that contains each folder on level j + 1."""
         return [self._index(self._parents(j)) for j in range(self.depth)]
 
     @cached_property
     def lower_parent(self) -> Int[Tensor, " lower"]:
-        """Node that is the parent of each node below the root."""
+        """Parent of each node below the root."""
         return self._index(self.tree.parents[1:])
 
     @cached_property
     def slices(self) -> list[slice]:
-        """Nodes of each level."""
+        """Range of the nodes on each level."""
         ends = np.cumsum(self.tree.n_folders)
         return [slice(int(end - n), int(end)) for end, n in zip(ends, self.tree.n_folders, strict=True)]
 
@@ -64,8 +63,8 @@ class Ladder:
         return [self._index(labels) for labels in self.tree.labels]
 
     def means(self, values: Float[Tensor, " ..."], dim: int) -> list[Float[Tensor, " ..."]]:
-        """Averages over the folders of every level, from the root to the leaves."""
-        levels = [values]  # folder i of the last level is leaf i
+        """Average over the folders of every level, from the root to the leaves."""
+        levels = [values]  # folder i on the last level is leaf i
         shape = [1] * values.ndim
         shape[dim] = -1
         for j in range(self.depth - 1, -1, -1):
@@ -90,7 +89,7 @@ class Ladder:
         return torch.from_numpy(array.astype(np.float64)).to(self.device, self.dtype)
 
     def descended(self, values: Float[Tensor, "batch row lower"]) -> Float[Tensor, "batch row leaf"]:
-        """Sum of `values` over the nodes above each leaf, the root excepted."""
+        """Sum `values` over the nodes that contain each leaf, except the root."""
         total = values.new_zeros(*values.shape[:2], 1)
         for j in range(self.depth):
             below = values[:, :, self.slices[j + 1].start - 1 : self.slices[j + 1].stop - 1]
@@ -99,30 +98,30 @@ class Ladder:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """From row level j to j + 1, for all column levels: the differences of ALGORITHMS section 8 with j fixed.
+class ScaleStep:
+    """The step from row level j to j + 1, for all column levels: the differences in eq. (12) of [OA] for fixed j.
 
-    Rows are folders of level j + 1 except in `average`. Columns are nodes of the column tree: *upper* ones
-    are not on its last level, *lower* ones not on its first. The lower nodes of level j' + 1 belong to the
-    pair (j, j').
+    Rows are folders on level j + 1, except in `average`. Columns are nodes of the column tree: *upper* nodes are
+    those not on its last level, *lower* nodes those not on its first. The lower nodes on level j' + 1 belong to
+    the pair (j, j').
     """
 
     j: int
-    average: Float[Tensor, "batch parent upper"]  #: P^j P'^j' f, rows being folders of level j
+    average: Float[Tensor, "batch parent upper"]  #: P^j P'^j' f; rows are folders on level j
     row_difference: Float[Tensor, "batch folder upper"]  #: d = P^(j+1) P'^j' f - P^j P'^j' f
     column_difference: Float[Tensor, "batch folder lower"]  #: d' = P^j P'^(j'+1) f - P^j P'^j' f
-    difference: Float[Tensor, "batch folder lower"]  #: dd', the difference in both
+    difference: Float[Tensor, "batch folder lower"]  #: dd', the difference along both axes
 
 
 def averages(
     f: Float[Tensor, "batch row column"], rows: Ladder, columns: Ladder
 ) -> list[Float[Tensor, "batch _folder node"]]:
-    """P^j P'^j' f for every row level j, with the nodes of all column levels j' side by side."""
+    """Compute P^j P'^j' f for every row level j, with the nodes of all column levels j' side by side."""
     return rows.means(torch.cat(columns.means(f, 2), dim=2), 1)
 
 
-def steps(levels: list[Float[Tensor, "batch _folder node"]], rows: Ladder, columns: Ladder) -> Iterator[Step]:
-    """The differences of scales, for one row level after the other."""
+def steps(levels: list[Float[Tensor, "batch _folder node"]], rows: Ladder, columns: Ladder) -> Iterator[ScaleStep]:
+    """Iterate over the row levels, with the differences between scales."""
     n_upper = columns.slices[-1].start
     upper_detail = levels[0][:, :, 1:] - levels[0].index_select(2, columns.lower_parent)
     for j in range(rows.depth):
@@ -130,30 +129,30 @@ def steps(levels: list[Float[Tensor, "batch _folder node"]], rows: Ladder, colum
         detail = lower[:, :, 1:] - lower.index_select(2, columns.lower_parent)
         column_difference = upper_detail.index_select(1, parent)
         row_difference = lower[:, :, :n_upper] - upper.index_select(1, parent)
-        yield Step(j, upper, row_difference, column_difference, detail - column_difference)
+        yield ScaleStep(j, upper, row_difference, column_difference, detail - column_difference)
         upper_detail = detail
 
 
-@lru_cache(maxsize=8)  # batches of heads come with the same trees
+@lru_cache(maxsize=8)  # batches of heads have the same trees
 def folder_arrays(tree: PartitionTree, scales: frozenset[int], dtype: np.dtype[Any]) -> tuple[np.ndarray, ...]:
-    """The distinct folders of a tree for the compiled sums, parents before children.
+    """Describe the distinct folders of a tree for the compiled sums, parents before children.
 
-    Parent, share of the parent's leaves, leaf (-1 for inner folders), whether the scale between parent and folder
-    is one of `scales`, all folders in depth-first order, and the number of folders above each. Folders that repeat
-    on the next level add nothing to any sum, so that each counts once.
+    Parent, fraction of the parent's leaves, leaf (-1 for inner folders), whether the scale between parent and
+    folder is one of `scales`, all folders in depth-first order, and the depth of each. A folder that repeats on the
+    next level adds nothing to any sum, so each is listed once.
     """
     folders = tree.distinct
     leaf = np.full(len(folders), -1)
     leaf[folders.of_leaf] = np.arange(tree.n_leaves)
     share = folders.size / folders.size[folders.parent]
-    kept = np.isin(folders.level - 1, list(scales))
+    in_scales = np.isin(folders.level - 1, list(scales))
     children, pointers = folders.children
     depth = np.zeros(len(folders), dtype=np.int64)
-    order, waiting = [], [0]
-    while waiting:
-        folder = waiting.pop()
+    order, pending = [], [0]
+    while pending:
+        folder = pending.pop()
         order.append(folder)
         own = children[pointers[folder] : pointers[folder + 1]]
         depth[own] = depth[folder] + 1
-        waiting.extend(own.tolist())
-    return folders.parent.copy(), share.astype(dtype), leaf, kept, np.array(order), depth
+        pending.extend(own.tolist())
+    return folders.parent.copy(), share.astype(dtype), leaf, in_scales, np.array(order), depth

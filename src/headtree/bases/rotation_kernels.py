@@ -1,7 +1,7 @@
 """Compiled loops: chains of plane rotations along one axis of an array, and sums over all scales of a matrix.
 
-Everything here takes checked, native numpy arrays. Work is shared between threads by fibres, or by matrices,
-never within one, so that results do not depend on the number of threads.
+All functions take checked numpy arrays in native byte order. Work is divided between threads by fibres or by
+matrices, never within one, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 
 from headtree._threads import for_each_task
 
-#: Bytes of the block of fibres that a thread transforms at a time: it stays in a core's second-level cache.
+#: Bytes of the block of fibres that a thread transforms at a time: it fits in a core's second-level cache.
 _BLOCK_BYTES = 1 << 18
-#: Tasks that the blocks are dealt into: enough for all threads to end together.
+#: Number of tasks into which the blocks are divided: enough to keep all threads busy to the end.
 _TASKS = 32
 
 
@@ -26,7 +26,7 @@ def rotate(
     row_out: Int[np.ndarray, " output"],
     out: Float[np.ndarray, "outer output inner"],
 ) -> None:
-    """Take every fibre along the middle axis through the steps: see `Rotations`."""
+    """Apply the rotations to every fibre along the middle axis: see `Rotations`."""
     n_outer, _, n_inner = values.shape
     width = max(8, _BLOCK_BYTES // (values.itemsize * values.shape[1]) // 8 * 8)
     steps = (*pairs, *angles, row_in, row_out)
@@ -43,7 +43,7 @@ def rotate(
 def _rotate_columns(  # type: ignore[no-untyped-def]
     task, n_tasks, values, first, second, cos, sin, row_in, row_out, width, out
 ):
-    """Fibres along the middle axis; neighbouring fibres are next to each other in memory."""
+    """Fibres along the middle axis; adjacent fibres are adjacent in memory."""
     n_outer, n, n_inner = values.shape
     n_blocks = (n_inner + width - 1) // width
     block = np.empty((n, width), values.dtype)
@@ -61,7 +61,7 @@ def _rotate_columns(  # type: ignore[no-untyped-def]
 def _rotate_rows(  # type: ignore[no-untyped-def]
     task, n_tasks, values, first, second, cos, sin, row_in, row_out, width, out
 ):
-    """Fibres along the last axis: transposed in blocks, so that each step still runs over neighbours."""
+    """Fibres along the last axis, transposed in blocks so that each step still runs over contiguous memory."""
     n_fibres, n = values.shape
     n_blocks = (n_fibres + width - 1) // width
     block = np.empty((n, width), values.dtype)
@@ -95,9 +95,9 @@ def sum_scales(
     first: Float[np.ndarray, "batch row column"],
     second: Float[np.ndarray, "batch row column"],
 ) -> None:
-    """First and second term of eq. (12) of [OA] for A' = A'' = exp, or 1; `rows` and `columns` from `tables`.
+    """First and second terms of eq. (12) of [OA] for A' = A'' = exp, or 1; see `folder_arrays` for the trees.
 
-    `first` and `second` come in filled with zeros.
+    `first` and `second` must be filled with zeros.
     """
     for_each_task(_sum_scales, len(f), f, *rows, *columns[:4], is_exp, first, second)
 
@@ -106,10 +106,10 @@ def sum_scales(
 def _sum_scales(  # type: ignore[no-untyped-def]
     b, f, r_parent, r_share, r_leaf, r_kept, order, depths, c_parent, c_share, c_leaf, c_kept, is_exp, first, second
 ):
-    """One matrix. Folders of rows are visited depth first: what was summed above one is kept for its ancestors."""
+    """One matrix. Row folders are visited depth first, with the sums along the path from the root in `above`."""
     u = np.zeros((len(r_parent), len(c_parent)), f.dtype)
     _average(f[b], r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u)
-    # for the folder at each depth: both sums, and what its children need of it (see _expand)
+    # for the folder at each depth: both sums, and the three arrays that its children need (see _expand)
     above = np.zeros((5, depths.max() + 1, len(c_parent)), f.dtype)
     for v in order:
         depth = depths[v]
@@ -124,7 +124,7 @@ def _sum_scales(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, error_model="numpy")
 def _average(f, r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u):  # type: ignore[no-untyped-def]
-    """Means over all products of folders, from the entries up; children come after their parents."""
+    """Means over all products of folders, starting from the entries; children come after their parents."""
     for v in range(len(r_parent) - 1, -1, -1):
         if r_leaf[v] >= 0:
             for c in range(len(c_parent) - 1, -1, -1):
@@ -140,9 +140,9 @@ def _average(f, r_parent, r_share, r_leaf, c_parent, c_share, c_leaf, u):  # typ
 
 @numba.njit(cache=True, error_model="numpy")
 def _expand(own, above, c_parent, c_leaf, c_kept, is_exp):  # type: ignore[no-untyped-def]
-    """What the children of a row folder need of it, for every column folder: A' and u at its parent, and d'."""
+    """What the children of a row folder need from it, per column folder: A' and u at its parent, and d'."""
     derivative, average, difference = above[0], above[1], above[2]
-    for c in range(len(c_parent)):  # A' at inner folders, handed down to their children
+    for c in range(len(c_parent)):  # A' at inner folders, passed on to their children
         if c_leaf[c] < 0:
             average[c] = np.exp(own[c]) if is_exp else own.dtype.type(1)
     for c in range(1, len(c_parent)):
@@ -154,7 +154,7 @@ def _expand(own, above, c_parent, c_leaf, c_kept, is_exp):  # type: ignore[no-un
 
 @numba.njit(cache=True, error_model="numpy")
 def _add_scale(own, above, depth, c_parent, is_kept):  # type: ignore[no-untyped-def]
-    """Sums at a row folder: those of its parent, and the scale between the two."""
+    """Sums at a row folder: those at its parent, plus the scale between the two."""
     first, second = above[0, depth], above[1, depth]
     first_above, second_above = above[0, depth - 1], above[1, depth - 1]
     if not is_kept:
@@ -170,7 +170,7 @@ def _add_scale(own, above, depth, c_parent, is_kept):  # type: ignore[no-untyped
 
 @numba.njit(cache=True, error_model="numpy")
 def _descend(sums, c_parent, c_leaf, out):  # type: ignore[no-untyped-def]
-    """Sum over the column folders above each leaf, in place; parents come first."""
+    """Sum over the column folders that contain each leaf, in place; parents come first."""
     for c in range(1, len(c_parent)):
         if c_parent[c] > 0:
             sums[c] += sums[c_parent[c]]

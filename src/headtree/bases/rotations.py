@@ -1,9 +1,9 @@
 """The Haar transform of a tree as a chain of plane rotations.
 
-A folder A with leaves enters as ``sum over A / √|A|``. Joining A with B into A ∪ B is a rotation of that
-pair: one part is the value of A ∪ B, the other the coefficient of the function that is positive on A and
-negative on B. A tree of n leaves is n - 1 rotations, each done once per fibre: the transform is orthogonal
-because every step is, and its inverse is the same chain backwards with the angles reversed.
+The value of a folder A is ``sum over A / √|A|``. Joining A and B into A ∪ B rotates their two values: one result is
+the value of A ∪ B, the other the coefficient of the function that is positive on A and negative on B. A tree with n
+leaves is n - 1 rotations of each fibre. The transform is orthogonal because every step is; its inverse is the chain
+in reverse order with negated angles.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from headtree.bases.rotation_kernels import rotate
 
 @dataclass(frozen=True, eq=False)
 class Rotations:
-    """Rows of a working array go in, are rotated pair by pair, and come out in another order.
+    """A chain of plane rotations of the rows of a working array, with the row of each input and output.
 
-    Step k replaces rows (p, q) = (first[k], second[k]) by (sin·p + cos·q, sin·q - cos·p). Steps of one round
-    touch different rows, so that they may be done at once.
+    Step k replaces rows (p, q) = (first[k], second[k]) by (sin·p + cos·q, sin·q - cos·p). The steps of one round
+    use different rows and can be done at the same time.
     """
 
     first: Int[np.ndarray, " step"]
     second: Int[np.ndarray, " step"]
     cos: Float[np.ndarray, " step"]
     sin: Float[np.ndarray, " step"]
-    round: Int[np.ndarray, " step"]  #: not falling
-    row_in: Int[np.ndarray, " input"]  #: row that each input goes to
-    row_out: Int[np.ndarray, " output"]  #: row that each output comes from
+    round: Int[np.ndarray, " step"]  #: nondecreasing
+    row_in: Int[np.ndarray, " input"]  #: row of each input
+    row_out: Int[np.ndarray, " output"]  #: row of each output
 
     def inverse(self) -> Rotations:
-        """The chain that undoes this one."""
+        """Return the chain that undoes this one."""
         return Rotations(
             first=self.first[::-1].copy(),
             second=self.second[::-1].copy(),
@@ -47,14 +47,14 @@ class Rotations:
         )
 
     def only(self, outputs: Int[np.ndarray, " wanted"]) -> Rotations:
-        """The chain with some of its outputs only."""
+        """Return the chain restricted to some of its outputs."""
         return replace(self, row_out=self.row_out[outputs])
 
 
 def rotate_on_cpu(
     values: Float[Tensor, "outer input inner"], chain: Rotations
 ) -> Float[Tensor, "outer output inner"]:
-    """Compiled: every thread takes a block of fibres through all steps while it is in cache."""
+    """Apply the chain in compiled code: every thread takes a block of fibres through all steps while in cache."""
     source = values.contiguous().numpy()
     out = np.empty((source.shape[0], len(chain.row_out), source.shape[2]), source.dtype)
     angles = chain.cos.astype(source.dtype), chain.sin.astype(source.dtype)
@@ -65,7 +65,7 @@ def rotate_on_cpu(
 def rotate_by_rounds(
     values: Float[Tensor, "outer input inner"], chain: Rotations
 ) -> Float[Tensor, "outer output inner"]:
-    """The same with torch alone, for tensors on any device: the steps of a round at once."""
+    """Apply the chain in torch, for tensors on any device: all steps of a round at once."""
     rows = torch.empty_like(values, memory_format=torch.contiguous_format)
     rows[:, torch.from_numpy(chain.row_in).to(values.device)] = values
     for at_once in np.split(np.arange(len(chain.round)), np.flatnonzero(np.diff(chain.round)) + 1):

@@ -1,4 +1,4 @@
-"""Products of Haar functions on the axes of an array: bi-Haar and tri-Haar bases of [OA], and beyond."""
+"""Products of Haar functions along the axes of an array: the bi-Haar and tri-Haar bases of [OA], for any number."""
 
 from __future__ import annotations
 
@@ -20,17 +20,29 @@ from headtree.trees.tree import PartitionTree
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorHaarBasis:
-    """Products of one Haar function per axis; an orthonormal basis of arrays with an axis for each tree.
+    """Products of one Haar function per axis: an orthonormal basis of arrays with one axis per tree.
 
     Parameters
     ----------
     trees : sequence of PartitionTree
-        One for each axis, in axis order. Arrays may have more axes in front: those are batch axes.
+        One for each axis, in axis order. Arrays may have additional leading axes, which are batch axes.
 
     Notes
     -----
-    A function is named by one number per axis, its function of that axis' `HaarBasis`. Its support is the
-    product of its factors' supports.
+    A function is identified by one number per axis: the number of its factor in that axis' `HaarBasis`. Its support
+    is the product of the supports of its factors.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(4), ht.PartitionTree.flat(3)])
+    >>> basis
+    TensorHaarBasis(4 × 3 functions)
+    >>> x = np.random.default_rng(0).normal(size=(4, 3))
+    >>> c = basis.analyze(x)
+    >>> bool(np.allclose(basis.synthesize(c), x)), bool(np.isclose(np.sum(c**2), np.sum(x**2)))
+    (True, True)
     """
 
     trees: tuple[PartitionTree, ...]
@@ -40,21 +52,21 @@ class TensorHaarBasis:
         trees = (
             (self.trees,)
             if isinstance(self.trees, PartitionTree)
-            else tuple(_checks.items(self.trees, "trees", "PartitionTree objects"))
+            else tuple(_checks.as_list(self.trees, "trees", "PartitionTree objects"))
         )
         if not trees:
-            raise InvalidValueError("trees must hold at least one tree, got none")
+            raise InvalidValueError("trees must contain at least one tree, got none")
         object.__setattr__(self, "trees", trees)
         object.__setattr__(self, "axes", tuple(HaarBasis(tree) for tree in trees))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of functions, and of leaves, of each axis."""
+        """Number of functions, which is the number of leaves, along each axis."""
         return tuple(len(basis) for basis in self.axes)
 
     @property
     def supports(self) -> tuple[Int[np.ndarray, " function"], ...]:
-        """Support of every function of each axis; their outer product is that of the products."""
+        """Supports of the functions of each axis; their outer product gives the supports in the product basis."""
         return tuple(basis.support for basis in self.axes)
 
     def __len__(self) -> int:
@@ -67,7 +79,19 @@ class TensorHaarBasis:
     # -- transforms --------------------------------------------------------------------------------------
 
     def analyze(self, x: Any) -> Any:
-        """All coefficients of the trailing axes of `x`: same shape, kind, device and dtype (half raised)."""
+        """Compute all coefficients of `x` over its trailing axes, in the shape, type and device of `x`.
+
+        The dtype stays too, except that half precision becomes float32 and integers become float64.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(2), ht.PartitionTree.halving(2)])
+        >>> basis.analyze(np.array([[1.0, 2.0], [3.0, 5.0]])).round(3)
+        array([[ 5.5, -1.5],
+               [-2.5,  0.5]])
+        """
         given = values = self._checked(x, "x")
         for axis, basis in self._by_axis(values):
             values = basis.analyzed(values, axis)
@@ -75,7 +99,17 @@ class TensorHaarBasis:
         return result if isinstance(x, Tensor) else result.numpy()
 
     def synthesize(self, c: Any) -> Any:
-        """The array with coefficients `c`: the inverse of `analyze`."""
+        """Compute the array with coefficients `c`: the inverse of `analyze`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(2), ht.PartitionTree.halving(2)])
+        >>> basis.synthesize(np.array([[5.5, -1.5], [-2.5, 0.5]])).round(3)
+        array([[1., 2.],
+               [3., 5.]])
+        """
         given = values = self._checked(c, "c")
         for axis, basis in self._by_axis(values):
             values = basis.synthesized(values, axis)
@@ -83,20 +117,30 @@ class TensorHaarBasis:
         return result if isinstance(c, Tensor) else result.numpy()
 
     def coefficients(self, x: Any, indices: Any) -> Any:
-        """Coefficients of the wanted functions only.
+        """Compute the coefficients of some functions only.
+
+        The transform proceeds axis by axis and computes only the functions that occur in `indices`. If the wanted
+        functions share their factors, as coarse ones do, all axes after the first cost almost nothing.
 
         Parameters
         ----------
         x : array or tensor
-            Its trailing axes are the basis'.
+            Its trailing axes are those of the basis.
         indices : integers (m, n_axes)
-            Numbers of the functions, as `top` returns them.
+            Numbers of the functions, as returned by `top`.
 
         Returns
         -------
-        array or tensor (..., m), as `x` is
-            Axis by axis only the functions that occur in `indices` are kept, so that all but the first axis
-            cost next to nothing when the wanted functions share their factors, as coarse ones do.
+        array (..., m), or tensor if `x` is one
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(4), ht.PartitionTree.halving(4)])
+        >>> x = np.arange(16.0).reshape(4, 4)
+        >>> basis.coefficients(x, basis.top(3)).round(3)
+        array([ 30.,  -4., -16.])
         """
         values = self._checked(x, "x")
         result = self.coefficients_of(values, self._checked_indices(indices))
@@ -105,42 +149,80 @@ class TensorHaarBasis:
     def coefficients_of(
         self, x: Float[Tensor, " ..."], indices: Int[np.ndarray, "m axis"], name: str = "x"
     ) -> Float[Tensor, "... m"]:
-        """`coefficients` of checked arguments; errors call `x` by its name."""
+        """`coefficients` of checked arguments; errors refer to `x` as `name`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> import torch
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(4)])
+        >>> basis.coefficients_of(torch.ones(3, 4), np.array([[0], [1]])).shape
+        torch.Size([3, 2])
+        """
         values = x
-        places: list[Any] = [...]
+        positions: list[Any] = [...]
         for (axis, basis), numbers in zip(self._by_axis(values), indices.T, strict=True):
-            wanted, place = np.unique(numbers, return_inverse=True)
+            wanted, position = np.unique(numbers, return_inverse=True)
             values = basis.analyzed(values, axis, wanted)
-            places.append(torch.from_numpy(place).to(values.device))
-        return _checks.in_range(values[tuple(places)], x, name)
+            positions.append(torch.from_numpy(position).to(values.device))
+        return _checks.in_range(values[tuple(positions)], x, name)
 
     def coefficient(self, x: Any, *names: tuple[int, int, int]) -> Any:
-        """Coefficient of the one function with these (level, node, index), one for each axis."""
+        """Compute the coefficient of one function, given as (level, node, index) for each axis.
+
+        Examples
+        --------
+        The coarsest contrast along both axes:
+
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(2), ht.PartitionTree.halving(2)])
+        >>> float(basis.coefficient(np.array([[1.0, 0.0], [0.0, 1.0]]), (0, 0, 0), (0, 0, 0)).round(6))
+        1.0
+        """
         if len(names) != len(self.axes):
             raise InvalidValueError(
-                f"names must be one (level, node, index) for each of the {len(self.axes)} axes, got {len(names)}"
+                f"names must contain a (level, node, index) for each of the {len(self.axes)} axes, got {len(names)}"
             )
         for name in names:
             if not isinstance(name, Sequence | np.ndarray) or len(name) not in (2, 3):
-                raise InvalidTypeError(f"names must be (level, node, index), the index 0 if left out, got {name!r}")
+                raise InvalidTypeError(f"names must be (level, node, index) or (level, node), got {name!r}")
         numbers = [basis.function(*name) for basis, name in zip(self.axes, names, strict=True)]
         return self.coefficients(x, [numbers])[..., 0]
 
     # -- functions by support ----------------------------------------------------------------------------
 
     def support(self, indices: Any) -> Int[np.ndarray, " m"]:
-        """Support of the functions with these numbers (m, n_axes)."""
+        """Return the supports of the functions with these numbers (m, n_axes).
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(4), ht.PartitionTree.halving(4)])
+        >>> basis.support([[0, 0], [3, 0], [3, 3]])
+        array([16,  8,  4])
+        """
         numbers = self._checked_indices(indices)
         return _product([support[column] for support, column in zip(self.supports, numbers.T, strict=True)])
 
     def top(self, m: int) -> Int[np.ndarray, "m axis"]:
-        """Numbers of the m functions of largest support; ties by the numbers in axis order.
+        """Return the numbers of the m functions of largest support; ties are ordered by the numbers, axis by axis.
 
         Notes
         -----
-        Products are not enumerated. With the functions of two factors ranked from 1 by falling support, at
-        least r·s products come no later than that of the r-th and the s-th, so that only pairs with r·s <= m
-        can be among the first m: about m·log(m). More axes are taken in one by one.
+        Products are not enumerated. Rank the functions of two factors from 1 by decreasing support. At least r·s
+        products come no later than the product of the r-th and the s-th, so only pairs with r·s <= m, about
+        m·log(m) of them, can be among the first m. Further axes are added one by one.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(4), ht.PartitionTree.halving(4)])
+        >>> basis.top(3)
+        array([[0, 0],
+               [0, 1],
+               [1, 0]])
         """
         m = _checks.at_least_one(m, "m")
         if m > len(self):
@@ -157,16 +239,23 @@ class TensorHaarBasis:
         return indices
 
     def at_least(self, eps: float) -> Int[np.ndarray, "m axis"]:
-        """Numbers of all functions with support >= eps, in the order of `top`: the form that splits no ties.
+        """Return the numbers of all functions with support >= eps, in the order of `top`, without splitting ties.
 
-        ``at_least(basis.threshold(m))`` are the first m and all that tie with the last of them.
+        ``at_least(basis.threshold(m))`` gives the first m functions and all that tie with the last of them.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> basis = ht.TensorHaarBasis([ht.PartitionTree.halving(4), ht.PartitionTree.halving(4)])
+        >>> len(basis.at_least(16)), len(basis.at_least(8))
+        (4, 12)
         """
         if not isinstance(eps, int | float | np.integer | np.floating) or not -math.inf < eps < math.inf:
             raise InvalidValueError(f"eps must be a finite number of leaves, got {eps!r}")
-        least = math.ceil(min(eps, len(self) + 1))  # no support is larger than the array
+        least = math.ceil(min(eps, len(self) + 1))  # no support exceeds the size of the array
         indices = np.zeros((1, 0), dtype=np.int64)
         supports = np.ones(1, dtype=np.int64)
-        rest = [int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))]  # the constant's support
+        rest = [int(np.prod(self.shape[axis + 1 :])) for axis in range(len(self.axes))]  # support of the constant
         for support, n_rest in zip(self.supports, rest, strict=True):
             by_support = np.argsort(-support, kind="stable")
             needed = -(-least // (supports * n_rest))
@@ -178,7 +267,14 @@ class TensorHaarBasis:
         return indices[np.lexsort((*indices.T[::-1], -supports))]
 
     def threshold(self, m: int) -> int:
-        """Support of the m-th function by falling support."""
+        """Return the support of the m-th function in the order of `top`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.TensorHaarBasis([ht.PartitionTree.halving(4), ht.PartitionTree.halving(4)]).threshold(5)
+        8
+        """
         return int(self.support(self.top(m)[-1:])[0])
 
     # -- checks ------------------------------------------------------------------------------------------
@@ -202,20 +298,19 @@ class TensorHaarBasis:
         try:
             numbers = np.asarray(indices.cpu() if isinstance(indices, Tensor) else indices)
         except ValueError as error:
-            raise InvalidValueError(f"indices must have one number for each axis: {error}") from error
+            raise InvalidValueError(f"indices must have one number per axis in every row: {error}") from error
         if numbers.dtype.kind not in "iu":
             raise InvalidTypeError(f"indices must be integers, got {numbers.dtype}")
         if numbers.ndim != 2 or numbers.shape[1] != len(self.axes):
             raise InvalidValueError(
-                f"indices must have shape (functions, {len(self.axes)}), one number for each axis, got "
-                f"{numbers.shape}"
+                f"indices must have shape (functions, {len(self.axes)}), one number per axis, got {numbers.shape}"
             )
         if len(numbers) == 0:
             raise InvalidValueError("indices must name at least one function, got none")
         wrong = ((numbers < 0) | (numbers >= np.array(self.shape))).any(axis=1)
         if wrong.any():
             raise InvalidValueError(
-                f"indices must be between 0 and the sizes of the axes, {self.shape}, got "
+                f"indices must be at least 0 and below the sizes of the axes, {self.shape}, got "
                 f"{tuple(numbers[wrong][0].tolist())}"
             )
         return numbers.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Affinities between the slices of an array, and from distances to affinities."""
+"""Affinities between the slices of an array, and affinities from distances."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headtree import _checks
 
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
-#: Entries of a slice that are multiplied at a time, in float64: cosines of equal slices are then 1 to rounding,
-#: whatever the array's dtype, and no tree is made from the difference.
+#: Entries of a slice that are multiplied at a time, in float64. Cosines of equal slices are then 1 up to rounding
+#: for every dtype, and no tree grows from the difference.
 _ENTRIES_AT_A_TIME = 1024
-#: Slices whose products with themselves and those before are made at a time: the others follow from symmetry.
+#: Slices multiplied at a time with themselves and all earlier slices; the other products follow by symmetry.
 _SLICES_AT_A_TIME = 64
 
 
@@ -29,10 +29,10 @@ def initial_affinity(
 ) -> Float[Tensor, "slice slice"]:
     """Affinity between slices along `axis` before any tree is known.
 
-    ``"cosine"`` is the cosine of the flattened slices, ``"correlation"`` that of the centred slices, both over
-    the entries present in both slices and with negatives set to 0; a slice that is zero or wholly missing has
-    affinity 0 with others and 1 with itself. ``"gaussian"`` is exp(-d²/σ²) of the Euclidean distance d over
-    entries present in both, rescaled to all entries, with σ the median distance to the fifth neighbour.
+    ``"cosine"`` is the cosine of the flattened slices and ``"correlation"`` the cosine of the centred slices. Both
+    use the entries present in both slices, and negative values become 0; a slice that is zero or entirely missing
+    has affinity 0 with others and 1 with itself. ``"gaussian"`` is exp(-d²/σ²), where d is the Euclidean distance
+    over the entries present in both, rescaled to all entries, and σ the median distance to the fifth neighbour.
     """
     if kind == "correlation":
         values = _centred(values, axis, missing)
@@ -45,10 +45,10 @@ def initial_affinity(
 
 
 def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"] | None:
-    """``exp(-E / median(E))``, the median over the whole square matrix; None if all slices are equal.
+    """``exp(-E / median(E))``, with the median over the full square matrix; None if all slices are equal.
 
-    A zero median becomes the median of the positive entries. Infinite distances (slices without entries) take
-    no part in the median and get affinity 0.
+    If the median is zero, the median of the positive entries is used. Infinite distances (slices without entries)
+    do not count in the median and get affinity 0.
     """
     finite = distances[torch.isfinite(distances)].numpy()
     eps = np.median(finite)
@@ -62,7 +62,7 @@ def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, 
 def _products(
     values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None
 ) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
-    """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², share of entries present."""
+    """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², fraction of entries present."""
     n = values.shape[axis]
     products = torch.zeros(n, n, dtype=torch.float64)
     for block in _blocks(values, axis):
@@ -87,26 +87,26 @@ def _add_lower(total: Float[Tensor, "slice slice"], block: Float[Tensor, "slice 
 
 
 def _mirrored(lower: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"]:
-    """The symmetric matrix of a lower triangle."""
+    """Fill in the upper triangle of a symmetric matrix from its lower triangle."""
     return lower.tril() + lower.tril(-1).T
 
 
 def _squares(
     values: Float[Tensor, "..."], missing: Bool[Tensor, "..."]
 ) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
-    """Squares of the values and whether they are present, summed over an axis along which the mask is the same."""
+    """Squared values and presence, reduced over the first axis along which the mask is constant, if any."""
     present = missing.logical_not()
     for axis in range(values.ndim):
         if _checks.is_shared(missing, axis):
             squares = torch.zeros(present.narrow(axis, 0, 1).shape, dtype=torch.float64)
-            for part in values.split(1, dim=axis):
-                squares += part.double().square()
+            for layer in values.split(1, dim=axis):
+                squares += layer.double().square()
             return squares, present.narrow(axis, 0, 1)
     return values.double().square(), present
 
 
 def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
-    """The array as a matrix of flattened slices, some columns at a time."""
+    """Iterate over blocks of columns of the matrix of flattened slices."""
     slices = values.movedim(axis, 0)
     step = max(1, _ENTRIES_AT_A_TIME // max(1, slices[0, 0].numel()))
     for start in range(0, slices.shape[1], step):
@@ -114,7 +114,7 @@ def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]
 
 
 def _centred(values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None) -> Float[Tensor, "..."]:
-    """Each slice minus the mean of its present entries; missing entries stay 0."""
+    """Subtract from each slice the mean of the entries it has; missing entries stay 0."""
     others = [i for i in range(values.ndim) if i != axis]
     if missing is None:
         return values - values.mean(dim=others, keepdim=True)
@@ -128,13 +128,13 @@ def _gaussian(
     common: Float[Tensor, "slice slice"],
 ) -> Float[Tensor, "slice slice"]:
     n = products.shape[0]
-    squares = (powers + powers.T - 2 * products).clamp_(min=0) / common  # inf or nan where nothing is common
+    squares = (powers + powers.T - 2 * products).clamp_(min=0) / common  # inf or nan without common entries
     squares = squares.nan_to_num(nan=torch.inf).fill_diagonal_(0)
-    # cancellation leaves equal slices a distance of rounding size: that is zero
+    # cancellation leaves equal slices at a distance of the size of rounding errors: set it to zero
     squares[squares <= 1e-12 * (powers + powers.T)] = 0
     distances = squares.sqrt().numpy()
     fifth = np.sort(distances, axis=1)[:, min(5, n - 1)]  # column 0 is the slice itself
     fifth = fifth[np.isfinite(fifth) & (fifth > 0)]
-    if not len(fifth):  # at least six copies of every slice: only equality is left to tell them apart
+    if not len(fifth):  # at least six copies of every slice: only equality can distinguish them
         return torch.from_numpy((distances == 0).astype(np.float64))
     return torch.exp(-squares / float(np.median(fifth)) ** 2)

@@ -1,4 +1,4 @@
-"""Sums over all products of folders of several trees, made in cache for a few folders at a time."""
+"""Sums over all products of folders of several trees, a few folders at a time so that they stay in cache."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from headtree.geometry.kernels_cpu import BLOCK, folder_sums, padded_length
 from headtree.geometry.vector_intrinsics import LANES
 from headtree.trees.tree import Folders, PartitionTree
 
-#: Sums made at a time, over all slices: enough to keep all threads busy, few enough to stay in the cores' common
-#: cache (8 MiB of float32), and a bound on memory that does not grow with the array.
+#: Sums computed at a time, over all slices: enough to keep all threads busy, few enough to stay in the shared cache
+#: (8 MiB of float32). This bounds the memory independently of the array's size.
 _SUMS_AT_A_TIME = 1 << 21
 
 
 @dataclass(frozen=True)
 class Products:
-    """Products of an outer folder, of the first tree, and of an inner one, of all the others together.
+    """Products of an outer folder, from the first tree, and an inner folder, from all other trees together.
 
-    Outer folders are steps in post-order, so that unfinished sums stand on one path to the root. Inner folders
+    Outer folders are visited as steps in post-order, so unfinished sums lie on one path to the root. Inner folders
     begin with the single leaves.
     """
 
-    leaf: Int[np.ndarray, " outer"]  #: -1 for folders of several leaves
+    leaf: Int[np.ndarray, " outer"]  #: the leaf of the folder; -1 if it has several
     depth: Int[np.ndarray, " outer"]
     is_first: Int[np.ndarray, " outer"]  #: whether the folder is the first of its siblings
     outer_size: Int[np.ndarray, " outer"]
     outer_weight: Float[np.ndarray, " outer"]
-    child: Int[np.ndarray, " edge"]  #: each inner folder stands as parent before it stands as child
+    child: Int[np.ndarray, " edge"]  #: each inner folder occurs as a parent before it occurs as a child
     parent: Int[np.ndarray, " edge"]
     inner_size: Int[np.ndarray, " inner"]
     inner_weight: Float[np.ndarray, " inner"]
 
     @classmethod
     def of(cls, trees: Sequence[PartitionTree], weights: Sequence[Float[np.ndarray, " folder"]]) -> Products:
-        """Products of the distinct folders of `trees`, each with its weight."""
+        """Build the products of the distinct folders of `trees` and their weights."""
         steps, leaf, depth, is_first = _post_order(trees[0].distinct)
         of_leaf = np.zeros(1, dtype=np.int64)
         child = parent = np.zeros(0, dtype=np.int64)
@@ -65,19 +65,19 @@ class Products:
         )
 
     def with_one_outer_leaf(self) -> Products:
-        """The inner folders alone, for an array with a single index along the outer axis."""
+        """Keep only the inner folders, for an array of length one along the outer axis."""
         nothing, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
         return replace(self, leaf=nothing, depth=nothing, is_first=one, outer_size=one, outer_weight=np.ones(1))
 
     def runs(self, n_slices: int) -> list[slice]:
-        """Steps to be made together."""
+        """Split the steps into runs that are computed together."""
         n_steps, n_inner = len(self.leaf), len(self.inner_size)
         at_a_time = max(1, max(_SUMS_AT_A_TIME // n_slices, BLOCK) // n_inner)
         return [slice(start, min(start + at_a_time, n_steps)) for start in range(0, n_steps, at_a_time)]
 
 
 class FolderSums:
-    """Sums of every slice of an array along one axis; runs of steps must come in order."""
+    """Folder sums of every slice of an array along one axis; runs of steps must be requested in order."""
 
     def __init__(self, values: Float[Tensor, "..."], axis: int, products: Products, longest_run: int) -> None:
         self._array = values.contiguous().view(-1).numpy()
@@ -93,7 +93,7 @@ class FolderSums:
         outer_scale: Float[np.ndarray, " step"],
         scale: Float[np.ndarray, "slice_or_1 step_or_1 inner"],
     ) -> Float[np.ndarray, "slice feature"]:
-        """Sums times ``outer_scale * scale``, step by step and padded with zeros; the next run overwrites them."""
+        """Sums times ``outer_scale * scale``, step by step, padded with zeros; the next call overwrites them."""
         p, kind = self._products, self._array.dtype
         n_features = len(outer_scale) * len(p.inner_size)
         length = padded_length(n_features)
@@ -117,7 +117,7 @@ def _post_order(
 ) -> tuple[
     Int[np.ndarray, " folder"], Int[np.ndarray, " folder"], Int[np.ndarray, " folder"], Int[np.ndarray, " folder"]
 ]:
-    """Folders with children before parents, and their leaf (or -1), depth, and whether they are first siblings."""
+    """Folders, children before parents; the leaf (or -1) and depth of each, and whether it is a first child."""
     depth = np.zeros(len(folders), dtype=np.int64)
     for folder in range(1, len(folders)):
         depth[folder] = depth[folders.parent[folder]] + 1
@@ -142,18 +142,19 @@ def _times(
     parent: Int[np.ndarray, " edge"],
     folders: Folders,
 ) -> tuple[Int[np.ndarray, " new_leaf"], Int[np.ndarray, " new_edge"], Int[np.ndarray, " new_edge"]]:
-    """Products with the folders of one more tree: down that tree first, and from its leaves down the others.
+    """Products with the folders of one more tree: descend that tree first, then the others from its leaves.
 
-    A product that is not a single entry is the sum of the products with the children of one of its factors, so
-    that several trees are walked as one. Children have larger numbers than their parents; edges fall by child.
+    A product that is not a single entry is the sum of the products with the children of one of its factors; several
+    trees are therefore traversed as one. Children have larger numbers than their parents, and edges are ordered by
+    decreasing child.
     """
     n = len(folders)
     every = np.arange(n_products)[:, None] * n
     leaves = folders.of_leaf[None, :]
     new_child = np.concatenate([(every + np.arange(1, n)).ravel(), (child[:, None] * n + leaves).ravel()])
     new_parent = np.concatenate([(every + folders.parent[1:]).ravel(), (parent[:, None] * n + leaves).ravel()])
-    falling = np.argsort(-new_child, kind="stable")
-    return (of_leaf[:, None] * n + leaves).ravel(), new_child[falling], new_parent[falling]
+    decreasing = np.argsort(-new_child, kind="stable")
+    return (of_leaf[:, None] * n + leaves).ravel(), new_child[decreasing], new_parent[decreasing]
 
 
 def _offsets(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, int], Int[np.ndarray, " inner_leaf"]]:

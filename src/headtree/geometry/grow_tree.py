@@ -1,4 +1,4 @@
-"""Trees from an affinity: the flexible tree, bottom up, and the binary tree, top down."""
+"""Trees grown from an affinity: the flexible tree, bottom up, and the binary tree, top down."""
 
 from __future__ import annotations
 
@@ -15,32 +15,47 @@ from headtree.geometry.diffusion import Spectrum, spectrum
 from headtree.geometry.kernels_cpu import join_in_order, mean_distances, rounded_distances
 from headtree.trees.tree import PartitionTree
 
-#: Cluster distances under this share of the largest are zero, the others are rounded to as many digits, so
-#: that rounding errors do not decide ties.
+#: Significant digits of cluster distances; those below 10**-_DIGITS of the largest are zero. Rounding them keeps
+#: floating-point errors from deciding ties.
 _DIGITS = 10
-#: Pairs for each cluster that are sorted first when clusters are joined.
+#: Nearest pairs per cluster that are sorted first when clusters are joined.
 _PAIRS_FIRST = 4
 
 
 def flexible_tree(affinity: Any, tree_constant: float = 1.0) -> PartitionTree:
-    """Build a tree bottom up by joining what is near in diffusion distance ([OA] "bottom up flexible tree").
+    """Build a tree bottom up by joining clusters that are close in diffusion distance.
 
-    Each level joins clusters whose mean diffusion distance is small beside the median; the time of the diffusion
-    doubles from level to level, so that only slower eigenfunctions count further up.
+    This is the "bottom up flexible tree" of [OA]. Each level joins clusters whose mean diffusion distance is small
+    compared with the median. The diffusion time doubles from level to level, so higher up only the slower
+    eigenfunctions matter.
 
     Parameters
     ----------
     affinity : (n, n) array
-        Symmetric and not negative. Points that no path connects stay apart until the top.
+        Symmetric and nonnegative. Points that no path connects stay apart until the top.
     tree_constant : float
-        Larger values make it harder to join a group that has members already: more levels, smaller folders.
+        Larger values make it harder to join a group that already has members: more levels, smaller folders.
+
+    Examples
+    --------
+    Nine points on a line, in three groups:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> points = np.array([0.0, 0.2, 0.5, 4.0, 4.3, 4.4, 9.0, 9.1, 9.4])
+    >>> affinity = np.exp(-np.abs(points[:, None] - points))
+    >>> tree = ht.flexible_tree(affinity)
+    >>> tree
+    PartitionTree(9 leaves; folders by level: 1 2 3 9)
+    >>> [leaves.tolist() for leaves in tree.folders(2)]
+    [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     """
     tree_constant = _checks.positive(tree_constant, "tree_constant")
     return flexible_tree_of(spectrum(_checks.affinity_matrix(affinity)), tree_constant)
 
 
 def flexible_tree_of(pairs: Spectrum, tree_constant: float) -> PartitionTree:
-    """`flexible_tree` of an affinity whose eigenpairs are known."""
+    """`flexible_tree` of an affinity, given its eigenpairs."""
     n, n_pairs = pairs.functions.shape
     if n_pairs == 0:
         return PartitionTree.flat(n)
@@ -58,7 +73,7 @@ def flexible_tree_of(pairs: Spectrum, tree_constant: float) -> PartitionTree:
 def join_clusters(
     distances: Float[np.ndarray, "cluster cluster"], tree_constant: float
 ) -> tuple[Int[np.ndarray, " cluster"], Int[np.ndarray, "trial 4"]]:
-    """One level of the flexible tree: the group of each cluster, and every trial in order.
+    """Build one level of the flexible tree: the group of each cluster, and every trial in order.
 
     A trial is (row, column, number of clusters in the column's group, accepted). The diagonal is not read.
     """
@@ -66,19 +81,19 @@ def join_clusters(
     rounded, smallest, largest = rounded_distances(np.ascontiguousarray(distances, dtype=np.float64), _DIGITS)
     if smallest == largest:
         return np.zeros(n, dtype=np.int64), np.empty((0, 4), dtype=np.int64)
-    # of the sorted distances only the two middle ones and the last of the nearest pairs are needed
-    places = [(n * n - 1) // 2, n * n // 2, min(_PAIRS_FIRST, n - 1) * n - 1]
-    low, high, nearest = np.partition(rounded, places, axis=None)[places]
+    # of the sorted distances, only the two middle ones and the last of the nearest pairs are needed
+    ranks = [(n * n - 1) // 2, n * n // 2, min(_PAIRS_FIRST, n - 1) * n - 1]
+    low, high, nearest = np.partition(rounded, ranks, axis=None)[ranks]
     median = (low + high) / 2
     if median == 0:
         median = np.median(rounded[np.isfinite(rounded) & (rounded > 0)])
-    # Trials go by rising distance, row, column. Those at the median and beyond only matter if nothing was joined
-    # before, and then the first of them is accepted and is the last.
+    # Trials are ordered by distance, row, column. Those at or above the median matter only if nothing has been
+    # joined before; then the first of them is accepted and ends the level.
     state = np.arange(n), np.ones(n, dtype=np.int64), np.ones(n, dtype=bool)
     if smallest >= median:
         trials = [join_in_order(np.array([rounded.argmin()]), rounded, median / tree_constant, *state)]
     else:
-        # most clusters find a partner among the nearest pairs: only the others' pairs are sorted further
+        # most clusters find a partner among the nearest pairs, so only the remaining clusters' pairs are sorted too
         trials = []
         for near in (rounded <= nearest, rounded > nearest):
             left = np.flatnonzero(near & (rounded < median) & state[2][:, None])
@@ -88,25 +103,37 @@ def join_clusters(
 
 
 def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Generator | None = 0) -> PartitionTree:
-    """Build a tree top down by halving every folder along its first diffusion coordinate.
+    """Build a tree top down by splitting every folder along its first diffusion coordinate.
 
-    The coordinate is computed anew from the affinity restricted to the folder.
+    The coordinate is recomputed for each folder from the affinity restricted to it.
 
     Parameters
     ----------
     affinity : (n, n) array
-        Symmetric and not negative.
+        Symmetric and nonnegative.
     balance : float
         1 splits in the middle: sizes differ by at most one, and the lower half gets the extra leaf. With a larger
-        value the position is drawn among those with larger/smaller <= balance.
+        value, the split position is drawn at random among those where larger size / smaller size <= balance.
     rng : int or numpy Generator
         Used only if `balance` is larger than 1.
 
     Notes
     -----
-    Leaves that the affinity cannot tell apart stay in one folder and become single leaves together: no tree is
-    made from noise. Leaves that tie in the first coordinate, as the parts of a disconnected graph do, are told
-    apart by the next ones.
+    Leaves that the affinity cannot distinguish stay in one folder and become single leaves together, so that no
+    structure is read into noise. Leaves that tie in the first coordinate, such as those of one connected component
+    of a disconnected graph, are separated by the next coordinates.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> points = np.array([0.0, 5.0, 0.3, 5.1, 0.4, 5.4])
+    >>> affinity = np.exp(-np.abs(points[:, None] - points))
+    >>> tree = ht.binary_tree(affinity)
+    >>> tree
+    PartitionTree(6 leaves; folders by level: 1 2 4 6)
+    >>> [leaves.tolist() for leaves in tree.folders(1)]
+    [[0, 2, 4], [1, 3, 5]]
     """
     balance = _checks.positive(balance, "balance")
     if balance < 1:
@@ -122,9 +149,9 @@ def binary_tree_of(affinity: Float[Tensor, "leaf leaf"], balance: float, rng: np
         upper, lower = levels[-1], np.empty(n, dtype=np.int64)
         n_folders = 0
         for leaves in np.split(np.argsort(upper, kind="stable"), np.cumsum(np.bincount(upper))[:-1]):
-            part = _split(affinity, leaves, balance, rng)
-            lower[leaves] = n_folders + part
-            n_folders += int(part.max()) + 1
+            child = _split(affinity, leaves, balance, rng)
+            lower[leaves] = n_folders + child
+            n_folders += int(child.max()) + 1
         levels.append(lower)
     return PartitionTree(np.stack(levels))
 
@@ -135,7 +162,7 @@ def _split(
     balance: float,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, " leaf_of_folder"]:
-    """Part of each leaf: 0 or 1, or every leaf its own if they cannot be told apart."""
+    """Child folder of each leaf: 0 or 1, or one for every leaf if they cannot be distinguished."""
     n = len(leaves)
     if n <= 2:
         return np.arange(n)
@@ -148,30 +175,30 @@ def _split(
         sizes = np.arange(1, n)
         allowed = sizes[np.maximum(sizes, n - sizes) <= balance * np.minimum(sizes, n - sizes)]
         position = int(rng.choice(allowed)) if len(allowed) else position
-    part = np.ones(n, dtype=np.int64)
-    part[order[:position]] = 0
-    return part
+    child = np.ones(n, dtype=np.int64)
+    child[order[:position]] = 0
+    return child
 
 
 def _along_first_coordinate(pairs: Spectrum) -> Int[np.ndarray, " leaf"] | None:
-    """Leaves by rising first coordinate, ties by the next ones; None if the first cannot tell any two apart."""
+    """Leaves by increasing first coordinate, ties broken by the next; None if it separates no two leaves."""
     n, n_pairs = pairs.functions.shape
     coordinates: list[Float[np.ndarray, " leaf"]] = []
     while len(coordinates) < n_pairs and len(set(zip(*coordinates, strict=True))) < n:
-        group = pairs.functions[:, pairs.same_modulus(len(coordinates))].numpy()
+        group = pairs.functions[:, pairs.same_magnitude(len(coordinates))].numpy()
         if not coordinates and group.shape[1] > 1:
             points = np.ascontiguousarray(group.T)
             _, smallest, largest = rounded_distances(mean_distances(points, np.arange(n)), _DIGITS)
             if smallest == largest:
                 return None
-        coordinates += _basis_of_its_own(group)
+        coordinates += _canonical_coordinates(group)
     return np.lexsort(coordinates[::-1]) if coordinates else None
 
 
-def _basis_of_its_own(functions: Float[np.ndarray, "leaf pair"]) -> list[Float[np.ndarray, " leaf"]]:
-    """Coordinates in a basis that depends on what `functions` span, and not on which functions a solver returned.
+def _canonical_coordinates(functions: Float[np.ndarray, "leaf pair"]) -> list[Float[np.ndarray, " leaf"]]:
+    """Coordinates that depend only on the span of `functions`, not on the basis of it that a solver returned.
 
-    Each axis points to the leaf that is farthest off the axes before. A single function stays as it is.
+    Each axis points to the leaf farthest from the span of the previous axes. A single function is unchanged.
     """
     coordinates = []
     rest = functions / np.linalg.norm(functions, axis=1).max()

@@ -1,7 +1,7 @@
 """Compiled loops: pairwise L1 distances, folder sums along trees, and the joins of the flexible tree.
 
-Everything here takes checked, native numpy arrays. Work is shared between threads by output rows or tiles,
-never by terms of one sum, so that results do not depend on the number of threads.
+All functions take checked numpy arrays in native byte order. Work is divided between threads by output rows or
+tiles, never by terms of one sum, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headtree.geometry.vector_intrinsics import (
     use_wide_vectors,
 )
 
-#: Rows of a tile of the distance matrix that one thread finishes, and features it reads at a time: two TILE × BLOCK
-#: blocks of float32 (512 KiB) stay in a core's second-level cache, and sums of BLOCK terms keep their digits.
+#: Rows of a tile of the distance matrix, which is the work of one thread, and features read at a time: two TILE ×
+#: BLOCK blocks of float32 (512 KiB) fit in a core's second-level cache, and sums of BLOCK terms stay accurate.
 TILE, BLOCK = 32, 2048
 
 
@@ -30,14 +30,14 @@ TILE, BLOCK = 32, 2048
 
 
 def padded_length(n_features: int) -> int:
-    """Features and zeros to an odd number of cache lines: rows a power of two apart would evict each other."""
+    """Row length padded to an odd number of cache lines: rows a power of two apart would evict each other."""
     return (n_features + 15) // 16 // 2 * 32 + 16
 
 
 def add_pairwise_l1(features: Float[np.ndarray, "row feature"], total: Float[np.ndarray, "row row"]) -> None:
     """Add ``sum(|features[i] - features[j]|)`` to ``total[i, j]`` for i < j.
 
-    Differences and sums of `BLOCK` features are in the dtype of `features`, their total in float64.
+    Differences and sums over `BLOCK` features are computed in the dtype of `features`, their total in float64.
     """
     n_bands = (len(features) + TILE - 1) // TILE
     for_each_task(_add_tile, n_bands * (n_bands + 1) // 2, features, total, features.dtype.type(1))
@@ -65,7 +65,7 @@ def _add_tile(tile, features, total, one):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _four(first, n):  # type: ignore[no-untyped-def]
-    """Four rows from the first; past the last, that one. Unsigned, so as not to count from the end."""
+    """Four consecutive rows, clipped at the last; unsigned, so that numba does not check for negative indices."""
     last = n - 1
     return (
         np.uint64(first),
@@ -120,13 +120,13 @@ def folder_sums(
 ) -> None:
     """Scaled sums of every row over products of outer and inner folders, for a run of outer folders.
 
-    Entry (row, outer leaf, inner leaf) stands at ``row * strides[0] + outer leaf * strides[1] +
-    leaf_offsets[inner leaf]`` of `array`. `steps` are outer folders in post-order: the leaf if the folder is one
-    (else -1), the depth on the path from the root, and whether it is the first of its siblings. Inner folders begin
-    with the single leaves; `edges` are all their (child, parent) pairs, every folder as parent before as child.
-    `stack` carries the unfinished sums on the path from one run to the next, for LANES rows that stand next to each
-    other, so that one instruction adds for all of them. The sum over outer folder `step` and inner folder i
-    becomes column ``step * inner + i`` of `out`, times ``scales[0][step] * scales[1][row, step, i]``.
+    Entry (row, outer leaf, inner leaf) is at offset ``row * strides[0] + outer leaf * strides[1] +
+    leaf_offsets[inner leaf]`` in `array`. `steps` are outer folders in post-order: the leaf if the folder is a leaf
+    (otherwise -1), the depth on the path from the root, and whether it is the first of its siblings. Inner folders
+    begin with the single leaves; `edges` are all their (child, parent) pairs, and every folder is a parent before
+    it is a child. `stack` carries the unfinished sums on the path from one run to the next, interleaved for LANES
+    rows so that one instruction adds for all of them. The sum over outer folder `step` and inner folder i is
+    column ``step * inner + i`` of `out`, times ``scales[0][step] * scales[1][row, step, i]``.
     """
     for_each_task(_sum_band, len(stack), array, *strides, leaf_offsets, *steps, *edges, *scales, stack, out)
 
@@ -157,17 +157,17 @@ def _sum_band(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
 def _fetch(array, start, stride, n_band, leaf_offsets, sums):  # type: ignore[no-untyped-def]
-    """Set the sums of single inner leaves to a band's entries, all others to zero."""
+    """Set the sums of single inner leaves to the entries of a band, and all others to zero."""
     n_leaves = len(leaf_offsets)
     for k in range(n_leaves * LANES, len(sums)):
         sums[k] = 0
-    if stride == 1 and n_band == LANES:  # rows are neighbours in memory
+    if stride == 1 and n_band == LANES:  # rows are adjacent in memory
         for k in range(n_leaves):
             copy_lanes(array, start + leaf_offsets[k], sums, k * LANES)
         return
     for k in range(0, n_leaves, LANES):
         end = min(k + LANES, n_leaves)
-        if n_band == end - k == leaf_offsets[end - 1] - leaf_offsets[k] + 1 == LANES:  # leaves are neighbours
+        if n_band == end - k == leaf_offsets[end - 1] - leaf_offsets[k] + 1 == LANES:  # leaves are adjacent
             transpose_lanes(array, start + leaf_offsets[k], stride, sums, k * LANES, LANES)
         else:
             for j in range(k, end):
@@ -177,7 +177,7 @@ def _fetch(array, start, stride, n_band, leaf_offsets, sums):  # type: ignore[no
 
 @numba.njit(cache=True, fastmath=True, error_model="numpy", nogil=True)
 def _write(sums, n_band, first, factor, scale, begin, out):  # type: ignore[no-untyped-def]
-    """Write a band's sums next to each other, row by row, times ``factor * scale``."""
+    """Write the sums of a band row by row, times ``factor * scale``."""
     n_inner, length, flat = scale.shape[1], out.shape[1], out.reshape(-1)
     scale_stride = 0 if len(scale) == 1 else scale.strides[0] // scale.itemsize
     n_whole = n_inner // LANES * LANES if n_band == LANES else 0
@@ -194,7 +194,7 @@ def _write(sums, n_band, first, factor, scale, begin, out):  # type: ignore[no-u
 def add_magnitudes(
     features: Float[np.ndarray, "row feature"], n_steps: int, total: Float[np.ndarray, "row inner"]
 ) -> None:
-    """Add moduli of what `folder_sums` makes to `total`, over all outer folders."""
+    """Add the absolute values of the output of `folder_sums` to `total`, summed over all outer folders."""
     n_tasks = (len(total) + LANES - 1) // LANES
     for_each_task(_add_magnitudes, n_tasks, features, n_steps, total)
 
@@ -213,7 +213,7 @@ def _add_magnitudes(task, features, n_steps, total):  # type: ignore[no-untyped-
 
 @numba.njit(cache=True, error_model="numpy")
 def mean_distances(points, labels):  # type: ignore[no-untyped-def]
-    """Mean Euclidean distance over all pairs of leaves of two clusters; `points` are (component, leaf)."""
+    """Mean Euclidean distance over all pairs of leaves of two clusters; `points` is (component, leaf)."""
     n_clusters = labels.max() + 1
     total = np.zeros((n_clusters, n_clusters))
     sizes = np.zeros(n_clusters)
@@ -238,9 +238,9 @@ def mean_distances(points, labels):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, error_model="numpy")
 def rounded_distances(distances, n_digits):  # type: ignore[no-untyped-def]
-    """Distances in units of the largest, to so many significant digits; the smallest and the largest of them.
+    """Distances in units of the largest, rounded to `n_digits` significant digits; their minimum and maximum.
 
-    Those under ``10**-n_digits`` are zero. The diagonal is not read, and is infinite in the result.
+    Those below ``10**-n_digits`` are zero. The diagonal is not read, and is infinite in the result.
     """
     n = len(distances)
     unit = 0.0
@@ -269,8 +269,8 @@ def rounded_distances(distances, n_digits):  # type: ignore[no-untyped-def]
 def join_in_order(pairs, distances, limit, group, size, may_start):  # type: ignore[no-untyped-def]
     """Join clusters pair by pair on one level of the flexible tree.
 
-    `pairs` are (row, column) as ``row * n + column``. A group is named by its smallest cluster; `group` of each
-    cluster, `size` of the group with each name and whether a cluster `may_start` a join are updated.
+    `pairs` encodes (row, column) as ``row * n + column``. A group is named after its smallest cluster. The function
+    updates the `group` of each cluster, the `size` of each group by name, and whether a cluster `may_start` a join.
     """
     n = len(group)
     trials = np.empty((len(pairs), 4), np.int64)

@@ -1,4 +1,4 @@
-"""The tree earth mover's distance between slices that lack entries."""
+"""The tree earth mover's distance between slices with missing entries."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headtree.geometry.kernels_cpu import add_magnitudes, add_pairwise_l1
 def masked_emd(
     values: Float[Tensor, "..."], missing: Bool[Tensor, "..."], axis: int, products: Products
 ) -> Float[Tensor, "slice slice"]:
-    """L1 between the folder averages that both slices have, from the plain L1 kernel and two products.
+    """L1 distance between the folder averages that both slices have, from the plain L1 kernel and two products.
 
-    `values` are 0 where missing. With p = 1 where a slice has entries in a folder and a' = w a p, the sum over
-    folders present in both is ``L1(a', b') - |a'| (1 - p_b) - (1 - p_a) |b'|``, the kept weight ``(w p_a) p_b``; it
-    is rescaled by all weight / kept weight.
+    `values` are 0 where missing. Let p be 1 where a slice has entries in a folder and 0 elsewhere, and a' = w a p.
+    The sum over folders present in both slices is ``L1(a', b') - |a'| (1 - p_b) - (1 - p_a) |b'|`` and their weight
+    ``(w p_a) p_b``; the sum is rescaled by total weight / that weight.
     """
     n = values.shape[axis]
     runs = products.runs(n)
@@ -36,7 +36,7 @@ def masked_emd(
     everything = torch.from_numpy(total + total.T)
     lacking, kept = lack.result()
     sums_of_both = everything - lacking - lacking.T
-    # the terms round in their own dtype: what is left of a sum that cancels is zero
+    # terms are rounded in their own dtype: the remainder of a sum that cancels is set to zero
     sums_of_both[sums_of_both <= 16 * torch.finfo(values.dtype).eps * everything] = 0
     distances = sums_of_both * float(products.outer_weight.sum() * products.inner_weight.sum()) / kept
     distances[kept == 0] = torch.inf
@@ -44,7 +44,7 @@ def masked_emd(
 
 
 class _Counts:
-    """Present entries in every folder, run by run; counted once for all slices or outer leaves that share them."""
+    """Number of present entries in every folder, run by run; counted once where slices or outer leaves agree."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _Counts:
     ) -> None:
         outer_axis = 1 if axis == 0 else 0
         self._products = products
-        self.share_outer = False  #: whether there is one step for all outer folders
+        self.share_outer = False  #: whether one step serves all outer folders
         present = missing.logical_not()
         if _checks.is_shared(missing, axis):
             present = present.narrow(axis, 0, 1)
@@ -70,7 +70,7 @@ class _Counts:
     def make(
         self, steps: slice
     ) -> tuple[Float[np.ndarray, "slice_or_1 step_or_1 inner"], Float[np.ndarray, " step"]]:
-        """Counts, and weights of the outer folders, divided by what the counts leave out."""
+        """Counts, and weights of the outer folders divided by whatever factor of the size the counts omit."""
         weight, size = self._products.outer_weight[steps], self._products.outer_size[steps]
         if self.share_outer:
             return self._of_outer_leaf, weight / size
@@ -83,14 +83,14 @@ class _Counts:
 
 
 class _Lack:
-    """What a pair of slices does not share, summed over runs."""
+    """Correction for folders that only one slice of a pair has, summed over runs."""
 
     def __init__(self, n: int, products: Products, share_outer: bool) -> None:
         self._products = products
         self._share_outer = share_outer
         self._lacking = torch.zeros(n, n, dtype=torch.float64)
         self._kept = torch.zeros(n, n, dtype=torch.float64)
-        self._magnitudes = np.zeros((n, len(products.inner_weight)))  # of outer folders that share presence
+        self._magnitudes = np.zeros((n, len(products.inner_weight)))  # sums over outer folders
         self._present: Bool[np.ndarray, "slice inner"] | None = None
 
     def add(
@@ -99,7 +99,7 @@ class _Lack:
         features: Float[np.ndarray, "slice feature"],
         is_present: Bool[np.ndarray, "slice_or_1 step_or_1 inner"],
     ) -> None:
-        """Add the folders of a run; presence may be the same for all slices, or for all outer folders."""
+        """Add the folders of a run; presence may be common to all slices or to all outer folders."""
         outer, inner = self._products.outer_weight[steps], self._products.inner_weight
         if len(is_present) == 1:
             self._kept += float(outer @ np.broadcast_to(is_present[0], (len(outer), len(inner))) @ inner)
@@ -111,7 +111,7 @@ class _Lack:
             self._add_products(magnitudes, is_present.reshape(len(features), -1), np.outer(outer, inner).ravel())
 
     def result(self) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
-        """|a'| (1 - p_b) and (w p_a) p_b of all pairs."""
+        """|a'| (1 - p_b) and (w p_a) p_b for all pairs."""
         if self._present is not None:
             weights = self._products.outer_weight.sum() * self._products.inner_weight
             self._add_products(self._magnitudes, self._present, weights)

@@ -1,4 +1,4 @@
-"""Single instructions for compiled loops that numba has no words for: each is a function to call in a kernel."""
+"""Vector instructions that numba cannot express, as functions to call in a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-#: Values that the vector instructions take at a time: one cache line, and one wide register, of float32.
+#: Values that a vector instruction handles at a time: one cache line, or one wide register, of float32.
 LANES = 16
 _LANE_NUMBERS = ir.VectorType(ir.IntType(32), LANES)
 _LANE_0 = ir.Constant(ir.IntType(32), 0)
@@ -17,10 +17,10 @@ _LANE_0 = ir.Constant(ir.IntType(32), 0)
 
 @intrinsic
 def use_wide_vectors(typing_context):  # type: ignore[no-untyped-def]
-    """Ask for vectors of 64 bytes in the function that calls this; on many processors LLVM prefers 32."""
+    """Request vectors of 64 bytes in the calling function; LLVM prefers 32 bytes on many processors."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        # llvmlite's own `add` refuses attributes that have a value
+        # llvmlite's own `add` rejects attributes that have a value
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -31,8 +31,9 @@ def use_wide_vectors(typing_context):  # type: ignore[no-untyped-def]
 def plus(typing_context, total, x, one):  # type: ignore[no-untyped-def]
     """``total + x * one`` as one multiply-add.
 
-    Where additions and multiply-adds have units of their own this leaves the adders to other work: a pairwise L1
-    ran a fourth faster on an AMD Zen 4. `one` must come from outside: a one that the compiler sees is left out.
+    On processors with separate units for additions and multiply-adds, this leaves the adders free for other work:
+    pairwise L1 distances took a quarter less time on an AMD Zen 4. `one` must be an argument: the compiler would
+    optimize away a constant.
     """
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -74,7 +75,7 @@ def copy_lanes(typing_context, source, start, target, target_start):  # type: ig
 
 @intrinsic
 def transpose_lanes(typing_context, source, start, stride, target, target_start, target_stride):  # type: ignore[no-untyped-def]
-    """Copy a square of LANES × LANES values from one one-dimensional array to another, transposed.
+    """Copy a block of LANES × LANES values from one one-dimensional array to another, transposed.
 
     ``target[target_start + j * target_stride + i] = source[start + i * stride + j]``.
     """
@@ -94,7 +95,7 @@ def transpose_lanes(typing_context, source, start, stride, target, target_start,
 
 @intrinsic
 def transpose_and_scale_lanes(typing_context, source, start, target, place, factor, scale, scale_place):  # type: ignore[no-untyped-def]
-    """Copy a square of LANES × LANES neighbours, transposed and multiplied. Places are (start, stride).
+    """Copy a block of LANES × LANES values, transposed and multiplied. `place`, `scale_place` are (start, stride).
 
     ``target[place[0] + j * place[1] + i] = source[start + i * LANES + j] * (factor * weight)``, where the weight is
     ``scale[scale_place[0] + j * scale_place[1] + i]``.
@@ -114,9 +115,9 @@ def transpose_and_scale_lanes(typing_context, source, start, target, place, fact
 
 
 def _transposed(builder: ir.IRBuilder, rows: list[Any]) -> list[Any]:
-    """LANES vectors as columns of a square whose rows they were."""
+    """Transpose a block given as LANES row vectors."""
     rows = list(rows)
-    for half in (8, 4, 2, 1):  # exchange the off-diagonal quarters of every square of 2 × half rows
+    for half in (8, 4, 2, 1):  # exchange the off-diagonal quarters of every block of 2 × half rows
         for i in range(LANES):
             if not i & half:
                 rows[i], rows[i + half] = _exchange(builder, rows[i], rows[i + half], half)
@@ -128,7 +129,7 @@ def _line(builder: ir.IRBuilder, start: Any, stride: Any, i: int) -> Any:
 
 
 def _exchange(builder: ir.IRBuilder, upper: Any, lower: Any, half: int) -> tuple[Any, Any]:
-    """Two rows after the exchange: lane j with bit `half` set goes up, without it goes down."""
+    """Two rows after the exchange: lanes whose index has bit `half` set move up, the others down."""
     lanes = range(LANES)
     masks = (
         [LANES + j - half if j & half else j for j in lanes],
@@ -139,7 +140,7 @@ def _exchange(builder: ir.IRBuilder, upper: Any, lower: Any, half: int) -> tuple
 
 
 class _Lanes:
-    """Reads and writes LANES neighbours of a one-dimensional array, wherever they begin."""
+    """Read and write LANES consecutive values of a one-dimensional array, at any offset."""
 
     def __init__(self, context: Any, builder: ir.IRBuilder, kind: Any, value: Any) -> None:
         self._builder = builder

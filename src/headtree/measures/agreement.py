@@ -160,7 +160,7 @@ def _permuted(
 
 
 def _coded(labels: Sequence[Any], name: str, n: int) -> Int[np.ndarray, " leaf"]:
-    values = [str(label) for label in _checks.items(labels, name, "labels, one for each leaf")]
+    values = [str(label) for label in _checks.as_list(labels, name, "labels, one for each leaf")]
     if len(values) != n:
         raise InvalidValueError(f"{name} must be one for each of the {n} leaves, got {len(values)}")
     return np.unique(np.array(values), return_inverse=True)[1].astype(np.int64)

@@ -180,7 +180,7 @@ def consensus(
 
 
 def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[np.ndarray, "input leaf leaf"]:
-    organizations = _checks.items(organizations, "organizations", "Organization objects")
+    organizations = _checks.as_list(organizations, "organizations", "Organization objects")
     for org in organizations:
         if not isinstance(org, Organization):
             raise InvalidTypeError(f"organizations must hold Organization objects, got {type(org).__name__}")

@@ -112,7 +112,7 @@ def sensitivity(
     n_resampled : int
         Number of resampled sets of inputs.
     """
-    atts = _checks.items(atts, "atts", "AttentionTensor objects")
+    atts = _checks.as_list(atts, "atts", "AttentionTensor objects")
     if len(atts) < 2:
         raise InvalidValueError(f"atts must be two or more inputs of one network, got {len(atts)}")
     settings = Questionnaire() if settings is None else settings

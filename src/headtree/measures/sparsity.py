@@ -87,7 +87,7 @@ def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "large
         kept = torch.from_numpy(np.ravel_multi_index(tuple(basis.top(n).T), basis.shape))
     chosen = torch.zeros_like(flat)
     chosen[kept] = flat[kept]
-    return _checks.like(basis.synthesize(chosen.reshape(coefficients.shape)), x)
+    return _checks.as_input_type(basis.synthesize(chosen.reshape(coefficients.shape)), x)
 
 
 def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = None, mode: Mode = "hard") -> Any:
@@ -116,7 +116,7 @@ def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = No
         kept = coefficients.sign() * (moduli - limit).clamp(min=0)
     constant = (0,) * kept.ndim
     kept[constant] = coefficients[constant]
-    return _checks.like(basis.synthesize(kept.to(coefficients.dtype)), x)
+    return _checks.as_input_type(basis.synthesize(kept.to(coefficients.dtype)), x)
 
 
 @dataclass(frozen=True, eq=False)

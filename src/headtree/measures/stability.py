@@ -85,7 +85,7 @@ def stability(
     """
     if hasattr(entropies, "to_numpy"):  # a table of pandas gives its columns as items
         entropies = entropies.to_numpy()
-    entropies = _checks.items(entropies, "entropies", "rows, one for each input")
+    entropies = _checks.as_list(entropies, "entropies", "rows, one for each input")
     table = _table(entropies)
     n_inputs, n_heads = table.shape
     if not 0 < _checks.finite_number(share, "share") <= 0.5:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree._threads import for_each_task
-from headtree.geometry.linkage import Recurrence, recurrence
+from headtree.geometry.recurrence import Recurrence, recurrence
 from headtree.progress import progress
 
 #: Sets of inputs with items relabelled at random, and divisions of each, that say what chance gives: the share that

@@ -1,4 +1,4 @@
-"""What the questionnaire returns."""
+"""The result of the questionnaire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PerAxis(Sequence[T], Generic[T]):
-    """One thing for each axis, by position (``trees[0]``), by name (``trees["head"]``, ``trees.head``)."""
+    """One item per axis, looked up by position (``trees[0]``) or by name (``trees["head"]``, ``trees.head``)."""
 
     __slots__ = ("_items", "names")
 
@@ -30,7 +30,7 @@ class PerAxis(Sequence[T], Generic[T]):
         object.__setattr__(self, "_items", dict(zip(names, items, strict=True)))
 
     def position(self, axis: int | str) -> int:
-        """Position of an axis given by position or name."""
+        """Return the position of an axis, given its position or name."""
         if isinstance(axis, str):
             if axis not in self.names:
                 raise InvalidValueError(f"axis must be one of {self.names} or a position, got {axis!r}")
@@ -58,7 +58,7 @@ class PerAxis(Sequence[T], Generic[T]):
         raise AttributeError("a result cannot be changed")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PerAxis, (self.names, tuple(self._items.values()))  # to copy it, or send it to another process
+        return PerAxis, (self.names, tuple(self._items.values()))  # for copying and pickling
 
     def __len__(self) -> int:
         return len(self.names)
@@ -75,9 +75,9 @@ class PerAxis(Sequence[T], Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Iteration:
-    """The trees after one round over all axes, and how far each moved (`tree_distance`) in that round.
+    """The trees after one pass over all axes, and the `tree_distance` by which each moved in that pass.
 
-    The first tree of an axis has moved by nan.
+    The distance is nan for the first tree of an axis.
     """
 
     trees: PerAxis[PartitionTree]
@@ -86,7 +86,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Status:
-    """Whether the trees settled, and what else to know about the result."""
+    """Whether the trees settled, and anything else worth knowing about the result."""
 
     settled: bool
     message: str
@@ -98,14 +98,26 @@ class Status:
 
 @dataclass(frozen=True, eq=False)
 class Organization:
-    """Coupled trees on the axes of an array, with what they were made from.
+    """Coupled trees on the axes of an array, with the affinities and distances behind them.
 
-    Everything per axis is reached by position or by name: ``org.trees[0]``, ``org.trees.head``.
+    Look up anything that exists once per axis by position or by name: ``org.trees[0]``, ``org.trees.head``.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> groups = np.array([0, 1, 0, 1, 0, 1])
+    >>> x = (groups[:, None] == groups[:4]) + np.random.default_rng(0).normal(size=(6, 4)) / 100
+    >>> org = ht.organize_array(x, names=("row", "column"))
+    >>> [leaves.tolist() for leaves in org.trees.row.folders(1)]
+    [[0, 2, 4], [1, 3, 5]]
+    >>> org.affinities["column"].shape
+    (4, 4)
     """
 
     trees: PerAxis[PartitionTree]
-    affinities: PerAxis[np.ndarray]  #: (slice, slice), of the last iteration, from which the trees are
-    distances: PerAxis[np.ndarray]  #: (slice, slice), tree distances of the last iteration
+    affinities: PerAxis[np.ndarray]  #: (slice, slice), from the last iteration; the trees are built from them
+    distances: PerAxis[np.ndarray]  #: (slice, slice), tree earth mover's distances from the last iteration
     coordinates: PerAxis[np.ndarray]  #: (slice, component), diffusion coordinates of the affinities
     initial_trees: PerAxis[PartitionTree | None]
     history: tuple[Iteration, ...]
@@ -124,19 +136,39 @@ class Organization:
 
     @property
     def moved(self) -> Float[np.ndarray, "iteration axis"]:
-        """How far each axis' tree moved in each iteration: a convergence curve."""
+        """Distance by which the tree of each axis moved in each iteration: a convergence curve."""
         return np.array([list(step.moved) for step in self.history])
 
     def order(self, axis: int | str) -> Int[np.ndarray, " slice"]:
-        """Slices of an axis in display order: neighbours in the tree stand next to each other.
+        """List the slices of an axis in display order, which keeps the slices of every folder together.
 
-        Depth first, siblings by falling mean of the first diffusion coordinate.
+        The order is depth first, with siblings by decreasing mean of the first diffusion coordinate.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> x = np.array([[5.0, 0, 5, 0], [0, 5, 0, 5], [5, 0, 5, 1], [0, 5, 1, 5]])
+        >>> ht.organize_array(x).order(0)
+        array([0, 2, 3, 1])
         """
         coordinates = self.coordinates[axis]
         return self.trees[axis].order(coordinates[:, 0] if coordinates.shape[1] else None)
 
     def arrange(self, x: Any) -> Any:
-        """`x` with every axis in display order."""
+        """Permute `x` so that every axis is in display order.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> x = np.array([[5.0, 0, 5, 0], [0, 5, 0, 5], [5, 0, 5, 1], [0, 5, 1, 5]])
+        >>> ht.organize_array(x).arrange(x)
+        array([[5., 5., 0., 0.],
+               [5., 5., 1., 0.],
+               [0., 1., 5., 5.],
+               [0., 0., 5., 5.]])
+        """
         x = x if hasattr(x, "detach") else np.asarray(x)
         if tuple(x.shape) != self.shape:
             raise InvalidValueError(f"x must have the shape of the organized array, {self.shape}, got {x.shape}")

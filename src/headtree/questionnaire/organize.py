@@ -1,4 +1,4 @@
-"""The questionnaire's loop, algorithm 1 of [OA], for arrays of any number of axes."""
+"""The loop of the questionnaire, algorithm 1 of [OA], for arrays with any number of axes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,19 @@ from headtree.trees.tree import PartitionTree
 
 
 def organize(att: AttentionTensor, questionnaire: Questionnaire | None = None) -> Organization:
-    """Organize the heads, queries and keys of a network tensor: `organize_array` with names for the axes."""
+    """Organize the heads, queries and keys of an attention tensor: `organize_array` with named axes.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> scores = np.random.default_rng(0).normal(size=(4, 6, 6))
+    >>> org = ht.organize(ht.AttentionTensor.from_array(scores))
+    >>> org.names, org.shape
+    (('head', 'query', 'key'), (4, 6, 6))
+    >>> org.trees.head
+    PartitionTree(4 leaves; folders by level: 1 2 4)
+    """
     if not isinstance(att, AttentionTensor):
         raise InvalidTypeError(
             f"att must be an AttentionTensor, got {type(att).__name__}; wrap an array with "
@@ -45,26 +57,38 @@ def organize_array(
 ) -> Organization:
     """Organize all axes of an array by coupled partition trees.
 
-    First the slices along all axes but one get a tree from a plain affinity. Then, `n_iter` times, every axis is
-    organized anew: the tree distance between its slices, with the newest trees on the other axes, becomes an
-    affinity, and that a tree.
+    First, the slices along all axes but one get a tree from a simple affinity. Then every axis is reorganized
+    `n_iter` times: the tree earth mover's distance between its slices, computed with the newest trees on the other
+    axes, is turned into an affinity, and the affinity into a tree.
 
     Parameters
     ----------
     x : array or tensor
-        Real, of two or more axes; numpy masked arrays bring their mask along.
+        Real, with two or more axes. The mask of a numpy masked array is used.
     questionnaire : Questionnaire, optional
         The settings.
     mask : array of bool, optional
-        True where an entry is missing (as in numpy.ma); broadcast against `x`.
+        True for missing entries (as in numpy.ma); broadcast against `x`.
     names : sequence of str, optional
-        Names of the axes in the result; "axis0", "axis1", … without it.
+        Names of the axes in the result; by default "axis0", "axis1", …
 
     Returns
     -------
     Organization
-        The same trees for the same input on every run and any number of threads, and permuted trees for permuted
-        slices, unless distances tie to rounding.
+        The same input gives the same trees on every run and with any number of threads. Permuted slices give
+        permuted trees, unless distances tie to within rounding.
+
+    Examples
+    --------
+    Rows 0, 2, 4 and rows 1, 3, 5 have the same pattern, except for noise:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> groups = np.array([0, 1, 0, 1, 0, 1])
+    >>> x = (groups[:, None] == groups[:4]) + np.random.default_rng(0).normal(size=(6, 4)) / 100
+    >>> org = ht.organize_array(x)
+    >>> org.order(0).tolist()
+    [0, 2, 4, 1, 3, 5]
     """
     settings = Questionnaire() if questionnaire is None else questionnaire
     if not isinstance(settings, Questionnaire):
@@ -90,7 +114,6 @@ def organize_array(
                 math.nan if old is None else tree_distance(old, new) for old, new in zip(before, trees, strict=True)
             ]
             history.append(Iteration(PerAxis(names, trees), PerAxis(names, moved)))
-            settled = before == trees
     return Organization(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.numpy() for affinity in loop.affinities]),
@@ -98,7 +121,7 @@ def organize_array(
         coordinates=PerAxis(names, [points.numpy() for points in loop.coordinates]),
         initial_trees=PerAxis(names, initial),
         history=tuple(history),
-        status=_status(settled, history, loop.notes),
+        status=_status(initial, history, loop.notes),
         settings=settings,
     )
 
@@ -129,7 +152,7 @@ class _Loop:
         self._grow(axis, initial_affinity(self.settings.initial, self.values, axis, self.missing))
 
     def update(self, axis: int, trees: Sequence[PartitionTree | None]) -> None:
-        """Organize an axis from trees on the others; nothing to do if these are the trees of the last time."""
+        """Organize an axis from the trees on the others; skip it if these are the same as last time."""
         others = [tree for i, tree in enumerate(trees) if i != axis and tree is not None]
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
@@ -143,7 +166,7 @@ class _Loop:
         self._grow(axis, affinity)
 
     def newest_trees(self) -> list[PartitionTree]:
-        """All trees, once every axis has one."""
+        """Return all trees, once every axis has one."""
         return [tree for tree in self.trees if tree is not None]
 
     def _grow(self, axis: int, affinity: Float[Tensor, "slice slice"]) -> None:
@@ -157,7 +180,7 @@ class _Loop:
 
     def _note_equal_slices(self, axis: int) -> None:
         hidden = "" if self.missing is None else " that have entries"
-        note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is one flat folder"
+        note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is flat"
         if note not in self.notes and self.values.shape[axis] > 1:
             warnings.warn(note, HeadtreeWarning, stacklevel=4)
             self.notes[note] = None
@@ -168,24 +191,26 @@ class _Loop:
             n_hidden = int(_checks.unshared(missing).amin(dim=others).sum())
             if n_hidden:
                 which = "1 slice" if n_hidden == 1 else f"{n_hidden} slices"
-                self.notes[f"along {name}, {which} wholly missing: affinity 0 with all others"] = None
+                self.notes[f"along {name}, {which} entirely missing: affinity 0 with all others"] = None
 
 
 def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:
     result = tuple(f"axis{i}" for i in range(n_axes)) if names is None else tuple(names)
     if len(result) != n_axes or len(set(result)) != n_axes or not all(isinstance(name, str) for name in result):
-        raise InvalidValueError(f"names must be {n_axes} different strings, one for each axis, got {names!r}")
+        raise InvalidValueError(f"names must be {n_axes} different strings, one per axis, got {names!r}")
     return result
 
 
-def _status(settled: bool, history: list[Iteration], notes: dict[str, None]) -> Status:
+def _status(initial: list[PartitionTree | None], history: list[Iteration], notes: dict[str, None]) -> Status:
     n = len(history)
+    before = initial if n == 1 else list(history[-2].trees)
+    settled = before == list(history[-1].trees)
     if settled:
         message = f"settled: the last of {n} iterations changed no tree"
     else:
         farthest = max(history[-1].moved, key=lambda d: -1.0 if math.isnan(d) else d)
         message = (
-            f"still moving after {n} iterations, by up to {farthest:.2g} in tree distance; "
-            "a larger n_iter may settle it, but trees of noisy data never do"
+            f"not settled after {n} iterations: trees still moved by up to {farthest:.2g} in tree distance; "
+            "a larger n_iter may help, but the trees of noisy data never settle"
         )
     return Status(settled, message, tuple(notes))

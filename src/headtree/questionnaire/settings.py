@@ -1,4 +1,4 @@
-"""The settings of the questionnaire."""
+"""Settings of the questionnaire."""
 
 from __future__ import annotations
 
@@ -18,34 +18,44 @@ HeadFrom = Literal["latest", "initial"]
 
 @dataclass(frozen=True, kw_only=True)
 class Questionnaire:
-    """Settings of `organize` and `organize_array`; the defaults are [OA]'s for whole networks.
+    """Settings of `organize` and `organize_array`; the defaults are those of [OA] for whole networks.
 
-    For a single head as a matrix [OA] uses ``Questionnaire(alpha=1, beta=0, n_iter=10, tree="binary")``.
+    For a single head as a matrix, [OA] uses ``Questionnaire(alpha=1, beta=0, n_iter=10, tree="binary")``.
 
     Parameters
     ----------
     alpha, beta : float
-        Weight of a folder in the tree distance: (share of leaves)**beta · 2**(-alpha · level below the root).
+        Weight of a folder in the tree earth mover's distance: (fraction of the leaves)**beta · 2**(-alpha · levels
+        below the root).
     n_iter : int
-        How often every axis is organized.
+        Number of times every axis is organized.
     tree : {"flexible", "binary"}
-        Bottom up with as many folders as the data ask for, or top down by halving.
+        Bottom up with as many folders as the data suggest, or top down by halving.
     tree_constant : float
-        Of flexible trees: larger values give smaller folders.
+        For flexible trees: larger values give smaller folders.
     balance : float
-        Of binary trees: 1 halves, more draws the place of each split with `rng`.
+        For binary trees: 1 halves every folder; with a larger value, split positions are drawn from `rng`.
     initial : {"cosine", "correlation", "gaussian"}
         Affinity of the slices before there are trees.
     initial_axes : tuple of int, optional
-        Axes that get a tree from `initial`, all or all but one. By default axis 0 of a matrix, and all axes but 0
-        otherwise; the axis left out is organized first, then the others in order.
+        Axes that get a tree from `initial`: all of them, or all but one. The default is axis 0 of a matrix, and all
+        axes except 0 otherwise. The axis left out is organized first, then the others in order.
     head_from : {"latest", "initial"}
-        From which trees of the other axes the first organized axis (the heads) is organized: the newest, or
-        always the initial ones, as [OA]'s algorithm 1 is printed.
+        Which trees of the other axes are used to organize the first axis (the heads): the newest, or always the
+        initial ones, as algorithm 1 of [OA] is printed.
     weights : {"levels", "distinct"}
-        Whether a folder that stands on several levels of a tree weighs on each or once.
+        Whether a folder that spans several levels of a tree counts on each of them or once.
     rng : int or numpy Generator
-        Only binary trees with ``balance > 1`` draw from it.
+        Used only by binary trees with ``balance > 1``.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(5, 7))
+    >>> settings = ht.Questionnaire(alpha=1, beta=0, n_iter=10, tree="binary")
+    >>> ht.organize_array(x, settings).trees[1]
+    PartitionTree(7 leaves; folders by level: 1 2 4 7)
     """
 
     alpha: float = 0.0
@@ -77,7 +87,14 @@ class Questionnaire:
                 raise InvalidValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
 
     def axis_order(self, n_axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Axes that get an initial tree, and the order in which axes are organized in every iteration."""
+        """Return the axes that get an initial tree, and the order in which each iteration organizes the axes.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.Questionnaire().axis_order(3)
+        ((1, 2), (0, 1, 2))
+        """
         if self.initial_axes is None:
             initial = (0,) if n_axes == 2 else tuple(range(1, n_axes))
         else:
@@ -85,7 +102,7 @@ class Questionnaire:
         left_out = [axis for axis in range(n_axes) if axis not in initial]
         if len(left_out) > 1:
             raise InvalidValueError(
-                f"initial_axes must name all axes or all but one, since an axis is organized from trees on every "
-                f"other, got {self.initial_axes} for {n_axes} axes"
+                f"initial_axes must name all axes or all but one, because organizing an axis needs trees on all "
+                f"others, got {self.initial_axes} for {n_axes} axes"
             )
         return initial, (*left_out, *initial)

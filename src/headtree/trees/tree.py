@@ -15,20 +15,33 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class PartitionTree:
-    """Partitions of n leaves, from one folder that holds all of them to every leaf alone.
+    """A sequence of ever finer partitions of n leaves, from one folder with all leaves to single leaves.
 
     Parameters
     ----------
     labels : integers, shape (levels, n)
-        ``labels[level, leaf]`` names the folder of `leaf` on `level`. Level 0 is one folder, on the last
-        level every leaf is alone, and each level refines the one above. Any integers will do: they are
-        stored renumbered, so that the folders of a level are 0, 1, … by smallest leaf, and two trees are
-        equal exactly when their partitions are.
+        ``labels[level, leaf]`` names the folder of `leaf` on `level`. Level 0 is one folder, every leaf is alone
+        on the last level, and each level refines the one above. Any integers will do: on every level they are
+        renumbered 0, 1, … in the order of the folders' smallest leaves. Two trees are therefore equal exactly
+        when their partitions are.
 
     Notes
     -----
-    A *node* is a folder on one level, numbered by (level, smallest leaf). A set of leaves that does not
-    split between two levels is a node on both; `distinct` lists each such set once.
+    A *node* is a folder on one level, numbered by (level, smallest leaf). A set of leaves that does not split
+    between two levels is a node on both; `distinct` lists each such set once.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> tree = ht.PartitionTree([[7, 7, 7, 7], [2, 2, 2, 5], [0, 1, 2, 3]])
+    >>> tree
+    PartitionTree(4 leaves; folders by level: 1 2 4)
+    >>> tree.labels
+    array([[0, 0, 0, 0],
+           [0, 0, 0, 1],
+           [0, 1, 2, 3]])
+    >>> tree.n_nodes, len(tree.distinct)
+    (7, 6)
     """
 
     labels: Int[np.ndarray, "level leaf"]
@@ -38,15 +51,32 @@ class PartitionTree:
 
     @classmethod
     def flat(cls, n_leaves: int) -> PartitionTree:
-        """One folder with all leaves, and the leaves."""
+        """Make the tree of two levels: one folder with all leaves, and the leaves.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.PartitionTree.flat(5)
+        PartitionTree(5 leaves; folders by level: 1 5)
+        """
         leaves = np.arange(_checks.at_least_one(n_leaves, "n_leaves"))
         return cls(leaves[None] if n_leaves == 1 else np.stack([np.zeros_like(leaves), leaves]))
 
     @classmethod
     def halving(cls, n_leaves: int) -> PartitionTree:
-        """Halve the leaves in their given order, down to single leaves; dyadic intervals if n is a power of two.
+        """Make the tree that halves the leaves in their given order, down to single leaves.
 
-        When a folder is odd the first half gets the extra leaf.
+        Its folders are dyadic intervals if n is a power of two. If a folder has an odd number of leaves, its first
+        half gets the extra one.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.PartitionTree.halving(5).labels
+        array([[0, 0, 0, 0, 0],
+               [0, 0, 0, 1, 1],
+               [0, 0, 1, 2, 3],
+               [0, 1, 2, 3, 4]])
         """
         levels = [np.zeros(_checks.at_least_one(n_leaves, "n_leaves"), dtype=np.int64)]
         while levels[-1][-1] + 1 < n_leaves:
@@ -71,7 +101,7 @@ class PartitionTree:
 
     @property
     def n_nodes(self) -> int:
-        """Number of nodes: folders counted on every level on which they stand."""
+        """Number of nodes: each folder is counted once on every level where it occurs."""
         return int(self.n_folders.sum())
 
     @cached_property
@@ -83,13 +113,13 @@ class PartitionTree:
 
     @cached_property
     def nodes(self) -> Int[np.ndarray, "level leaf"]:
-        """Node that holds each leaf on each level."""
+        """Node that contains each leaf on each level."""
         first = np.cumsum(self.n_folders) - self.n_folders
         return _frozen(self.labels + first[:, None])
 
     @cached_property
     def levels(self) -> Int[np.ndarray, " node"]:
-        """Level of each node; the root has 0."""
+        """Level of each node; the root is on level 0."""
         return _frozen(np.repeat(np.arange(self.n_levels), self.n_folders))
 
     @cached_property
@@ -99,14 +129,22 @@ class PartitionTree:
 
     @cached_property
     def parents(self) -> Int[np.ndarray, " node"]:
-        """Parent of each node; the root has -1."""
+        """Parent of each node; -1 for the root."""
         parents = np.full(self.n_nodes, -1)
         parents[self.nodes[1:]] = self.nodes[:-1]
         return _frozen(parents)
 
     def folders(self, level: int) -> list[Int[np.ndarray, " leaf_of_folder"]]:
-        """Leaves of each folder of a level, in the level's numbering."""
-        labels = self.labels[_checks.place(level, self.n_levels, "level", "levels")]
+        """List the leaves of each folder on a level, in the order of the folders' numbers.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> tree = ht.PartitionTree([[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 3]])
+        >>> [leaves.tolist() for leaves in tree.folders(1)]
+        [[0, 2], [1, 3]]
+        """
+        labels = self.labels[_checks.checked_index(level, self.n_levels, "level", "levels")]
         return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
 
     @cached_property
@@ -135,35 +173,52 @@ class PartitionTree:
     # -- views ----------------------------------------------------------------------------------------------
 
     def order(self, key: Float[np.ndarray, " leaf"] | None = None) -> Int[np.ndarray, " leaf"]:
-        """Leaves in depth-first order: the leaves of every folder stand together.
+        """List the leaves in depth-first order, which keeps the leaves of every folder together.
 
         Parameters
         ----------
         key : array (n,), optional
             Siblings are ordered by descending mean of `key` over their leaves, then by smallest leaf.
-            Without it, by smallest leaf.
+            Without a key, they are ordered by smallest leaf.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> tree = ht.PartitionTree([[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 3]])
+        >>> tree.order()
+        array([0, 2, 1, 3])
+        >>> tree.order(key=np.array([0.1, 0.9, 0.2, 0.3]))
+        array([1, 3, 2, 0])
         """
         if key is not None and np.shape(key) != (self.n_leaves,):
             raise InvalidValueError(
-                f"key must be one number for each of the {self.n_leaves} leaves, got shape {np.shape(key)}"
+                f"key must hold one number for each of the {self.n_leaves} leaves, got shape {np.shape(key)}"
             )
         rank = np.zeros((self.n_levels, self.n_leaves))
         for level, labels in enumerate(self.labels):
             if key is not None:
                 means = np.bincount(labels, weights=key) / np.bincount(labels)
                 rank[level] = -means[labels]
-        # lexsort reads its last key first: root, then each level's mean and number in turn
+        # the last key of lexsort comes first: from the root down, each level's mean and then its number
         keys = [row for level in range(self.n_levels) for row in (rank[level], self.labels[level])]
         return np.lexsort(keys[::-1])
 
     def take(self, leaves: Any) -> PartitionTree:
-        """Tree of the leaves in another order: leaf i of the result is ``leaves[i]`` of this tree."""
+        """Reorder the leaves: leaf i of the result is leaf ``leaves[i]`` of this tree.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.PartitionTree.halving(4).take([0, 2, 1, 3]).labels[1]
+        array([0, 1, 0, 1])
+        """
         leaves = np.asarray(leaves)
         is_row = leaves.shape == (self.n_leaves,) and leaves.dtype.kind in "iu"
         if not is_row or not np.array_equal(np.sort(leaves), np.arange(self.n_leaves)):
             raise InvalidValueError(
                 f"leaves must be a permutation of 0..{self.n_leaves - 1}, got an array of shape {leaves.shape} and "
-                f"{leaves.dtype}; pass the permutation that was applied to the array's axis"
+                f"dtype {leaves.dtype}; pass the permutation that was applied to the array's axis"
             )
         return PartitionTree(self.labels[:, leaves])
 
@@ -186,15 +241,15 @@ class PartitionTree:
 
 @dataclass(frozen=True, eq=False)
 class Folders:
-    """The distinct folders of a tree, numbered as their uppermost nodes are: parents before children."""
+    """The distinct folders of a tree, in the order of their uppermost nodes: parents before children."""
 
     node: Int[np.ndarray, " folder"]  #: uppermost node
-    level: Int[np.ndarray, " folder"]  #: its level; the root has 0
-    stands_on: Int[np.ndarray, " folder"]  #: number of levels on which the folder stands
+    level: Int[np.ndarray, " folder"]  #: level of that node; the root is on level 0
+    stands_on: Int[np.ndarray, " folder"]  #: number of levels the folder spans
     size: Int[np.ndarray, " folder"]  #: number of leaves
-    parent: Int[np.ndarray, " folder"]  #: smallest larger folder; the root has -1
+    parent: Int[np.ndarray, " folder"]  #: smallest larger folder that contains it; -1 for the root
     first_leaf: Int[np.ndarray, " folder"]  #: smallest leaf
-    of_leaf: Int[np.ndarray, " leaf"]  #: the folder that holds this leaf alone
+    of_leaf: Int[np.ndarray, " leaf"]  #: the folder that consists of this leaf only
 
     def __len__(self) -> int:
         return len(self.node)
@@ -206,7 +261,7 @@ class Folders:
 
     @cached_property
     def children(self) -> tuple[Int[np.ndarray, " edge"], Int[np.ndarray, " folder_plus_1"]]:
-        """Children of all folders by smallest leaf, and where each folder's begin: (children, pointers)."""
+        """Children of all folders, by smallest leaf, and the index of each folder's first: (children, pointers)."""
         children = 1 + np.lexsort((self.first_leaf[1:], self.parent[1:]))
         counts = np.bincount(self.parent[1:], minlength=len(self))
         return _frozen(children), _frozen(np.concatenate([[0], np.cumsum(counts)]))
@@ -218,11 +273,11 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
-    """Check the three rules of a tree and renumber each level's folders by smallest leaf."""
+    """Check the three rules for a tree and renumber the folders of each level by smallest leaf."""
     try:
         table = np.asarray(labels)
     except ValueError as error:
-        raise InvalidValueError(f"labels must have as many leaves on every level: {error}") from error
+        raise InvalidValueError(f"labels must have the same number of leaves on every level: {error}") from error
     if table.dtype.kind not in "iu":
         raise InvalidTypeError(f"labels must be integers, got {table.dtype}; number the folders of each level")
     if table.ndim != 2 or 0 in table.shape:
@@ -237,8 +292,8 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
         result[level] = np.argsort(np.argsort(first))[inverse]
         if level and not _refines(result[level], result[level - 1]):
             raise InvalidValueError(
-                f"labels: each level must refine the one above, but a folder of level {level} has leaves in "
-                f"two folders of level {level - 1}; order the levels from the root to the leaves"
+                f"labels: each level must refine the one above, but a folder on level {level} has leaves in "
+                f"two folders on level {level - 1}; order the levels from the root to the leaves"
             )
     if result[0].any():
         raise InvalidValueError(

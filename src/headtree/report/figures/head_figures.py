@@ -202,7 +202,7 @@ def _checked_heads(heads: Any) -> list[HeadId]:
 
 def checked_leaves(heads: Any, n: int) -> Leaves:
     """Heads as (layer, head), or the names of other slices, as many as there are."""
-    given = _checks.items(heads, "heads", "pairs (layer, head)")
+    given = _checks.as_list(heads, "heads", "pairs (layer, head)")
     if len(given) != n:
         raise InvalidValueError(f"heads must name the {n} slices, got {len(given)}; pass att.heads of this tensor")
     if all(isinstance(name, str) for name in given):
