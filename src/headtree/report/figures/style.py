@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headtree.errors import InvalidTypeError, InvalidValueError, MissingPackageError
+from headtree.report.words.numbers import number_words
 
 try:
     import matplotlib as mpl
@@ -209,26 +210,13 @@ def thin(n: int, points: float, height: float = SMALL + 1.5) -> list[int]:
     return [0]
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def number_words(value: float) -> str:
-    """A number as people write it: 0.05, 12, 1,500, and 2·10⁶ or 10⁻⁴ beyond."""
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    power = "10" + str(int(exponent)).translate(_RAISED)
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    return power if mantissa == "1" else f"{mantissa}·{power}"
-
-
 def log_axis(axis: Any, n_labels: int = 6) -> None:
     """Make an axis logarithmic, its labels plain text: powers of ten, or 1, 2, 5 where there are few of these."""
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
     low, high = sorted(axis.get_view_interval())
     decades = np.log10(high / low)
     axis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.6 else (1.0, 2.0, 5.0), numticks=n_labels))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number_words(value)))
+    axis.set_major_formatter(FuncFormatter(number_words))
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from headtree.errors import InvalidValueError
 from headtree.measures.jackknife import Estimate
 from headtree.measures.sensitivity import Change, Sensitivity, sensitivity
+from headtree.report.words.numbers import interval_words
 from headtree.runs.folder import Workplace
 from headtree.runs.organization_store import questionnaire_from_dict
 from headtree.section import Picture, Section, Table
-from headtree.study.claims_report import interval_words
 
 _INPUTS = 3
 FILES = ("sections/sensitivity.json", "figures/sensitivity.svg", "figures/sensitivity.png")
