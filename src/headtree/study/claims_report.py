@@ -47,7 +47,7 @@ class NetworkResult:
     sections: tuple[Section, ...] = ()  #: of the run: what its heads do, how sensitive it is
 
 
-def section_of(result: NetworkResult) -> Section:
+def claims_section(result: NetworkResult) -> Section:
     """The claims about one network, for its page."""
     return Section(
         title="What the Organized Attention paper says, tested here",
