@@ -150,7 +150,7 @@ def depth_paths(paths: PathLengths) -> Figure:
     _draw_shares(shares, paths)
     length = np.arange(len(paths.n_paths))
     for values, color, marker, label in (
-        (paths.size, VERMILION, "s", "norm / norm of the output"),
+        (paths.size, VERMILION, "s", "relative norm"),
         (paths.residual, BLUE, "o", "relative residual"),
     ):
         mean, spread = values.mean(axis=0), values.std(axis=0)

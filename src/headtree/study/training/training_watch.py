@@ -107,6 +107,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path, title: str) -
 
 def _history_figure(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     from headtree.report.figures.style import BLUE, GREEN, PAGE, PURPLE, VERMILION, new_figure, style
+    from headtree.report.words.numbers import number_words
 
     seen, unseen = "training", "validation"
     if "valid_accuracy" in history[0]:  # images, which have no validation set
@@ -125,6 +126,7 @@ def _history_figure(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
         differences.set_ylabel("mean size of the\nmixed Haar differences")
         means.plot(steps, [row["head_mean"] for row in history], color=PURPLE, marker="v")
         means.set(xlabel="step", ylabel="mean of the\nheads' scores")
+        means.xaxis.set_major_formatter(number_words)
         for axes in (loss, differences, means):
             axes.grid()
     return figure
