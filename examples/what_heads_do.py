@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import headtree as ht
-from headtree.report.words.diagnostics_section import diagnostics_content
+from headtree.report.words.diagnostics_section import diagnostics_section
 
 
 def main(model, text_file, n_tokens=128):
@@ -19,11 +19,11 @@ def main(model, text_file, n_tokens=128):
     entropy = sum(ht.head_entropy(att, org).raw for att, org in zip(atts, organizations, strict=True)) / len(atts)
     found = ht.diagnostics(atts, model=model, texts=texts, tokens=n_tokens)
     heads = found.heads[["name"]].assign(entropy=entropy)
-    content = diagnostics_content(found, heads=heads, consensus=ht.consensus(organizations))
-    print(*content["text"], sep="\n\n")
-    for table in content["tables"]:
-        print("\n" + table["caption"], "\t".join(table["columns"]), sep="\n")
-        for row in table["rows"]:
+    section = diagnostics_section(found, heads=heads, consensus=ht.consensus(organizations))
+    print(*section.text, sep="\n\n")
+    for table in section.tables:
+        print("\n" + table.caption, "\t".join(table.columns), sep="\n")
+        for row in table.rows:
             print("\t".join(map(str, row)))
 
 

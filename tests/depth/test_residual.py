@@ -65,7 +65,7 @@ def test_each_surgery_does_what_it_says(order, variant):
     net = network(order)
     skip, mlp = SWITCHES[variant]
     streams = read_stream(
-        locate_stream(job := prepare(net, inputs=X, kind="probs")), list(job.items), VARIANTS[variant]
+        locate_stream(prepared := prepare(net, inputs=X, kind="probs")), list(prepared.items), VARIANTS[variant]
     )
     x = X
     with torch.no_grad():
@@ -104,8 +104,8 @@ PARTS = [(name, part) for name, case in zoo.ALL.items() for part in case.parts i
 def test_the_stream_is_what_the_model_returns_as_hidden_states(name, part):
     """Of every architecture; the last of the pre-norm ones is returned behind a further norm, and left out."""
     case, model = zoo.ALL[name], zoo_model(name)
-    job = prepare(model, inputs=case.read(), part=part, kind="probs")
-    streams = read_stream(locate_stream(job), list(job.items))
+    prepared = prepare(model, inputs=case.read(), part=part, kind="probs")
+    streams = read_stream(locate_stream(prepared), list(prepared.items))
     options = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
     with torch.no_grad():
         output = model(**case.read(), output_hidden_states=True, **options)

@@ -75,8 +75,8 @@ def test_batches_change_nothing_but_rounding_and_keep_the_order(bert, tokenizer)
     assert [att.queries for att in together] == [att.queries for att in alone]
     for a, b in zip(together, alone, strict=True):
         torch.testing.assert_close(a.values, b.values, atol=1e-5, rtol=0)
-    job = prepare(bert, texts=texts, tokenizer=tokenizer)
-    assert job.batches() == [[0, 2, 4], [1], [3]]
+    prepared = prepare(bert, texts=texts, tokenizer=tokenizer)
+    assert prepared.batches() == [[0, 2, 4], [1], [3]]
 
 
 @pytest.mark.parametrize("kind", ["scores", "probs"])
@@ -223,8 +223,8 @@ def test_a_model_in_training_mode_is_captured_without_dropout(bert, tokenizer):
 
 
 def test_memory_is_estimated_before_running_and_refused_with_advice(bert, tokenizer):
-    job = prepare(bert, texts=[LONG] * 20, tokenizer=tokenizer)
-    assert job.estimate().result == 20 * 12 * 42 * 42 * 4
+    prepared = prepare(bert, texts=[LONG] * 20, tokenizer=tokenizer)
+    assert prepared.estimate().result == 20 * 12 * 42 * 42 * 4
     with pytest.raises(HeadtreeError, match=r"needs about .* memory_limit is 1\.0 MB; .*fewer inputs at a time"):
         ht.capture(bert, texts=[LONG] * 20, tokenizer=tokenizer, memory_limit=1 << 20)
     assert prepare(bert, texts=[LONG], tokenizer=tokenizer, dtype="float16").estimate().result == 12 * 42 * 42 * 2

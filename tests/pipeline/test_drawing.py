@@ -9,7 +9,7 @@ import headtree as ht
 from headtree.cli.app import app
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make import redraw
-from headtree.report.figures import CAPTIONS
+from headtree.report.figures import FIGURES
 from headtree.runs.folder import WORK
 from tests.runs.examples import small_run
 
@@ -20,8 +20,8 @@ def drawn(tmp_path_factory):
 
 
 def test_every_figure_is_there_twice_and_recorded(drawn):
-    assert set(drawn.figures) == set(CAPTIONS)
-    files = {f"figures/{name}.{kind}" for name in CAPTIONS for kind in ("svg", "png")}
+    assert set(drawn.figures) == set(FIGURES)
+    files = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
     assert set(drawn.record.steps["draw"].files) == files
     assert {path.name for path in drawn.path.iterdir()} == {
         "attention.zarr", "figures", "heads.csv", "layers.csv", "measures.json", "organization.zarr", "report.html",

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from headtree.cli.app import app
+from headtree.depth.model_depth import measure_depth
 from headtree.models.view import prepare
-from headtree.report.figures.depth_figures import residual_figure
-from headtree.report.words.depth_section import _fall_words, _size_words, depth_content
+from headtree.report.figures.depth_figures import depth_residual, draw_depth
+from headtree.report.words.depth_section import _fall_words, _size_words, depth_section
 from headtree.section import Section, read_section
 from tests.depth.conftest import X, network
 
@@ -20,13 +21,15 @@ from tests.depth.conftest import X, network
 @pytest.fixture(scope="module")
 def content(tmp_path_factory):
     folder = tmp_path_factory.mktemp("depth") / "figures"
-    return depth_content(prepare(network("pre"), inputs=X, kind="probs"), folder), folder
+    found = measure_depth(prepare(network("pre"), inputs=X, kind="probs"))
+    draw_depth(found, folder)
+    return found, folder
 
 
 def test_section_has_the_shape_that_pages_show(content):
     found, folder = content
-    section = Section.from_dict(found.section)
-    assert Section.from_dict(json.loads(section.to_json())) is not None
+    section = depth_section(found)
+    assert Section.from_dict(json.loads(section.to_json())) == section
     assert [picture.file for picture in section.figures] == [
         "figures/depth_residual.svg",
         "figures/depth_paths.svg",
@@ -42,7 +45,7 @@ def test_figures_are_svg_with_text_and_repeat(content, tmp_path):
         text = (folder / name).read_text(encoding="utf-8")
         ET.fromstring(text)
         assert "path length" in text or "depth (layers)" in text
-    depth_content(prepare(network("pre"), inputs=X, kind="probs"), tmp_path)
+    draw_depth(measure_depth(prepare(network("pre"), inputs=X, kind="probs")), tmp_path)
     assert (tmp_path / "depth_paths.svg").read_bytes() == (folder / "depth_paths.svg").read_bytes()
 
 
@@ -51,13 +54,13 @@ def test_figures_are_svg_with_text_and_repeat(content, tmp_path):
     [
         (
             [1.0, 0.9, 0.5, 0.05, 1e-4],
-            "leaves 0.71 of the residual on average up to depth 2, and 0.014 from",
+            "on average by 0.707 up to depth 2, and by 0.0141 from",
         ),
-        ([1.0, 0.5, 0.25, 0.125, 0.1, 0.09], "not faster with depth, unlike [RC]"),
-        ([1.0, 0.1, 1e-3, 1e-8, 1e-8], "up to depth 1, and 0.01 from there to depth 2: it falls ever faster"),
-        ([1.0, 1e-2, 1e-7, 1e-7], "cannot be seen"),
-        ([0.0, 0.0, 0.0], "cannot be seen"),
-        ([1.0, np.nan, np.nan], "cannot be seen"),
+        ([1.0, 0.5, 0.25, 0.125, 0.1, 0.09], "does not accelerate, unlike in [RC]"),
+        ([1.0, 0.1, 1e-3, 1e-8, 1e-8], "up to depth 1, and by 0.01 from there to depth 2: the decay accelerates"),
+        ([1.0, 1e-2, 1e-7, 1e-7], "too few layers to see"),
+        ([0.0, 0.0, 0.0], "too few layers to see"),
+        ([1.0, np.nan, np.nan], "too few layers to see"),
     ],
 )
 def test_how_attention_alone_falls_is_said_from_the_numbers(curve, said):
@@ -65,15 +68,16 @@ def test_how_attention_alone_falls_is_said_from_the_numbers(curve, said):
 
 
 def test_sums_that_cancel_are_said_to():
-    assert "No length's sum is larger than the output; the last has 0.1" in _size_words(np.array([0.9, 0.4, 0.1]))
+    words = _size_words(np.array([0.9, 0.4, 0.1]))
+    assert "No length has a sum larger than the output; the longest paths reach 0.1 of" in words
     words = _size_words(np.array([0.9, 5.0, 700.0, 30.0, 0.2]))
     assert "lengths 1 to 3 are larger than the output itself, up to 700 times at length 2, and cancel" in words
-    assert "longest paths have 0.2" in words
+    assert "longest paths reach 0.2" in words
 
 
 def test_published_values_are_open_marks_as_deep_as_the_network(content):
     found, _ = content
-    axes = residual_figure(found.residual).axes[0]
+    axes = depth_residual(found.residual).axes[0]
     marks = [line for line in axes.lines if line.get_markerfacecolor() == "none" and len(line.get_xdata())]
     assert [list(line.get_xdata()) for line in marks] == [[0, 1, 2, 3]] * 3
     assert list(marks[0].get_ydata()) == [0.687, 0.676, 0.315, 0.139]
@@ -81,7 +85,7 @@ def test_published_values_are_open_marks_as_deep_as_the_network(content):
 
 def test_columns_by_layer(content):
     found, _ = content
-    layers = found.layers
+    layers = found.layer_table()
     assert list(layers["layer"]) == [0, 1, 2]
     np.testing.assert_allclose(layers["residual_as_is"], found.residual.trained[0].mean(axis=0)[1:])
     np.testing.assert_allclose(layers["residual_attention_alone_fresh"], found.residual.fresh[3].mean(axis=0)[1:])
@@ -91,10 +95,13 @@ def test_columns_by_layer(content):
 def test_a_model_without_paths_says_so(tmp_path):
     net = network("pre", 2)
     net[1].heads.register_forward_hook(lambda module, args, output: output.tanh())
-    found = depth_content(prepare(net, inputs=X, kind="probs"), tmp_path, fresh=False)
+    found = measure_depth(prepare(net, inputs=X, kind="probs"), fresh=False)
+    draw_depth(found, tmp_path)
     assert found.paths is None
-    assert "Paths were not measured: the layer of" in found.section["text"][-1]
-    assert "short_path_share" not in found.layers
+    assert "Paths were not measured: the layer of" in depth_section(found).text[-1]
+    assert [picture.file for picture in depth_section(found).figures] == ["figures/depth_residual.svg"]
+    assert not (tmp_path / "depth_paths.svg").exists()
+    assert "short_path_share" not in found.layer_table()
 
 
 def test_command_on_a_folder(tmp_path):

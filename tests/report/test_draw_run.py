@@ -8,7 +8,8 @@ from headtree.errors import HeadtreeError
 from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.make import make_array_run, make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.report.figures.draw_run import CAPTIONS, array_figures, draw_all, network_figures
+from headtree.report.figures import FIGURES, draw_all
+from headtree.report.figures.draw_run import array_figures, network_figures
 from tests.measures.examples import families
 from tests.report.figure_checks import assert_readable
 
@@ -39,7 +40,7 @@ def run(request, tmp_path_factory):
 
 def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
     paths = draw_all(run)
-    assert list(paths) == list(CAPTIONS)
+    assert list(paths) == list(FIGURES)
     again = draw_all(ht.open_run(run.path), tmp_path / "again")
     for name, path in paths.items():
         assert path.parent == run.path / "figures"
@@ -50,7 +51,7 @@ def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
         assert "dc:date" not in text
         assert str(run.path) not in text
     assert sorted(path.name for path in (run.path / "figures").iterdir()) == sorted(
-        f"{name}.{ending}" for name in CAPTIONS for ending in ("png", "svg")
+        f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg")
     )
 
 
@@ -66,7 +67,7 @@ def test_paraproduct_of_probabilities_says_that_it_is_of_their_logarithm(run):
 
 def test_one_input(tmp_path):
     run = make_run(TensorSource(tensors()[:1]), tmp_path / "one", draw=False)
-    assert list(draw_all(run)) == list(CAPTIONS)
+    assert list(draw_all(run)) == list(FIGURES)
 
 
 def test_what_is_no_run_is_refused(tmp_path, run):

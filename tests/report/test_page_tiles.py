@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import headtree as ht
 from headtree.report.page.tiles import (
     MISSING,
-    Blocks,
+    AxisBlocks,
     block_means,
     boxes,
     coarser,
@@ -77,7 +77,10 @@ def test_means_are_over_what_is_present(masked):
     values = rng.standard_normal((3, 7, 5)).astype(np.float32)
     mask = rng.random((3, 7, 5)) < 0.5 if masked else np.zeros((3, 7, 5), bool)
     mask[1, :4] = masked
-    rows, columns = Blocks(rng.permutation(7), np.array([0, 2, 3])), Blocks(rng.permutation(5), np.array([0, 4]))
+    rows, columns = (
+        AxisBlocks(rng.permutation(7), np.array([0, 2, 3])),
+        AxisBlocks(rng.permutation(5), np.array([0, 4])),
+    )
     means, present = block_means(values, mask if masked else None, rows, columns)
     expected = literal_means(values, mask, rows, columns)
     np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-6)  # float32 results

@@ -59,14 +59,6 @@ def test_thin_leaves_room(n, points):
         assert len(shown) == n
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(0, "0"), (0.05, "0.05"), (12, "12"), (1500, "1,500"), (2e6, "2·10⁶"), (1e-4, "10⁻⁴"), (-3e-7, "-3·10⁻⁷")],
-)
-def test_number_words(value, words):
-    assert style.number_words(value) == words
-
-
 def test_color_limits():
     assert style.color_limits(np.array([-1.0, 3.0]), is_signed=True) == (-3.0, 3.0, "neither")
     assert style.color_limits(np.array([0.0, 2.0]), is_signed=False) == (0.0, 2.0, "neither")

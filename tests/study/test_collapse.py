@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from headtree.errors import HeadtreeError
+from headtree.section import Section
 from headtree.study.collapse.circle import CIRCLES, CircleRuns, _verdict, arcs, circle_runs
 from headtree.study.collapse.path_tasks import TASKS, TaskPaths, mean_interval, task_paths, train_task
 
@@ -149,14 +150,17 @@ def test_bad_requests(call, said):
 
 
 def test_section_of_the_tasks(tmp_path):
-    from headtree.report.words.depth_section import tasks_content
+    from headtree.study.collapse.collapse_section import collapse_section, draw_collapse
 
     tasks = [
         TaskPaths(name, np.random.default_rng(0).random((3, 7)), np.ones(3), 0.1, (1, 12, 60, 160, 240, 192, 64))
         for name in TASKS
     ]
-    content = tasks_content(tasks, circle_runs(n_seeds=2, n_points=8, n_steps=2), tmp_path / "figures")
-    json.dumps(content)
+    circle = circle_runs(n_seeds=2, n_points=8, n_steps=2)
+    section = collapse_section(tasks, circle)
+    assert Section.from_dict(json.loads(section.to_json())) == section
+    draw_collapse(tasks, circle, tmp_path / "figures")
+    assert all((tmp_path / picture.file).is_file() for picture in section.figures)
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}" for name in ("depth_tasks", "depth_circle") for kind in ("svg", "png")
     }

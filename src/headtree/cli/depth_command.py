@@ -57,32 +57,34 @@ def _model(
     fresh: bool,
     output: Path,
 ) -> None:
+    from headtree.depth.model_depth import measure_depth
     from headtree.pipeline.model_source import ModelSource
-    from headtree.report.words.depth_section import depth_content
-    from headtree.section import Section
+    from headtree.report.figures import draw_depth
+    from headtree.report.words.depth_section import depth_section
 
     length = tokens if text is not None else None
     source = ModelSource(
         model=model, text=text, images=images, batches=inputs, tokens=length, kind="probs", part=part
     )
-    content = depth_content(source.begin().prepared, output / "figures", fresh=fresh)
-    section = Section.from_dict(content.section)
+    found = measure_depth(source.begin().prepared, fresh=fresh)
+    draw_depth(found, output / "figures")
+    section = depth_section(found)
     _write(output / "sections" / "depth.json", section.to_json())
-    _write(output / "layers.csv", content.layers.to_csv(index=False))
-    _write(output / "residual.csv", content.residual.table().to_csv(index=False))
-    if content.paths is not None:
-        _write(output / "paths.csv", content.paths.table().to_csv(index=False))
+    _write(output / "layers.csv", found.layer_table().to_csv(index=False))
+    _write(output / "residual.csv", found.residual.table().to_csv(index=False))
+    if found.paths is not None:
+        _write(output / "paths.csv", found.paths.table().to_csv(index=False))
     _say(section, output)
 
 
 def _tasks(seeds: int, output: Path) -> None:
-    from headtree.report.words.depth_section import tasks_content
-    from headtree.section import Section
     from headtree.study.collapse.circle import circle_runs
+    from headtree.study.collapse.collapse_section import collapse_section, draw_collapse
     from headtree.study.collapse.path_tasks import TASKS, task_paths
 
-    measured = [task_paths(name, n_seeds=seeds) for name in TASKS]
-    section = Section.from_dict(tasks_content(measured, circle_runs(n_seeds=seeds), output / "figures"))
+    tasks, circle = [task_paths(name, n_seeds=seeds) for name in TASKS], circle_runs(n_seeds=seeds)
+    draw_collapse(tasks, circle, output / "figures")
+    section = collapse_section(tasks, circle)
     _write(output / "sections" / "depth_tasks.json", section.to_json())
     _say(section, output)
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
+from headtree.pipeline.steps import new_figures
 from headtree.runs.folder import Workplace
 
 
 def draw(place: Workplace) -> None:
-    """Draw every figure aside, then move them into the run one by one."""
+    """Draw every figure."""
     from headtree.report.figures import draw_all
 
-    with place.aside("figures") as folder:
+    with new_figures(place, "draw") as folder:
         draw_all(place.run, folder)
-        names = sorted(path.name for path in folder.iterdir())
-        place.announce("draw", tuple(f"figures/{name}" for name in names))
-        target = place.path / "figures"
-        target.mkdir(exist_ok=True)
-        for name in names:
-            os.replace(folder / name, target / name)
 
 
 def write_page(place: Workplace) -> None:

@@ -14,8 +14,6 @@ from headtree.pipeline import drawing, optional, steps
 from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.sources import Source
 from headtree.questionnaire.settings import Questionnaire
-from headtree.report.words.sensitivity_section import FILES as SENSITIVITY_FILES
-from headtree.report.words.sensitivity_section import measure_sensitivity
 from headtree.runs.folder import Workplace, reopened, workplace
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
@@ -96,9 +94,9 @@ def make_run(
         ),
     }
     if depth:
-        plan["depth"] = PlannedStep(lambda place: optional.measure_depth(place, begin), ())
+        plan["depth"] = PlannedStep(lambda place: optional.add_depth(place, begin), ())
     if sensitivity:
-        plan["sensitivity"] = PlannedStep(measure_sensitivity, SENSITIVITY_FILES)
+        plan["sensitivity"] = PlannedStep(steps.measure_sensitivity, ())
     with workplace(path, source.kind, settings, force=force) as place:
         _carry_out(place, plan | (_PICTURES if draw else {}), say)
     return open_run(path)

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus, consensus
 from headtree.measures.heads.diagnostics import diagnostics
+from headtree.measures.sensitivity import sensitivity
 from headtree.pipeline import tables
 from headtree.pipeline.sources import Capture
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
-from headtree.report.words.diagnostics_section import diagnostics_content
+from headtree.report.words.diagnostics_section import diagnostics_section
+from headtree.report.words.sensitivity_section import sensitivity_section
 from headtree.runs.attention_data import read_attention, write_attention
 from headtree.runs.folder import Workplace
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
 from headtree.section import Section
+
+#: Inputs that are organized again with every setting changed.
+_SENSITIVITY_INPUTS = 3
 
 
 def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
@@ -111,10 +119,49 @@ def diagnose(place: Workplace, begin: Callable[[], Capture]) -> None:
     found = diagnostics([att.load() for att in place.run.attention], **begin().to_run_again())
     for name, table in (("heads.csv", found.heads), ("layers.csv", found.layers)):
         join_tables(place, name, table)
-    content = diagnostics_content(
+    section = diagnostics_section(
         found, heads=place.run.heads, consensus=place.run.consensus, rng=place.record.settings["measures"]["seed"]
     )
-    write_section(place, "diagnostics", Section.from_dict(content))
+    write_section(place, "diagnostics", section)
+
+
+def measure_sensitivity(place: Workplace) -> None:
+    """Organize the first inputs again with one setting changed at a time; a section and its figure."""
+    from headtree.report.figures import save, sensitivity_intervals
+
+    run = place.run
+    n = min(_SENSITIVITY_INPUTS, run.n_inputs)
+    if n < 2:
+        raise InvalidValueError(f"sensitivity needs a run of two or more inputs, {run.path} has one; use --batches")
+    settings = questionnaire_from_dict(run.record.settings["questionnaire"])
+    atts = [run.attention[i].load() for i in range(n)]
+    found = sensitivity(atts, settings, rng=run.record.settings["measures"]["seed"])
+    with new_figures(place, "sensitivity", "sections/sensitivity.json") as folder:
+        save(sensitivity_intervals((*found.changes, found.other_input)), folder, "sensitivity")
+    write_section(place, "sensitivity", sensitivity_section(found))
+
+
+@contextmanager
+def new_figures(place: Workplace, step: str, *other_files: str) -> Iterator[Path]:
+    """A folder for a step to draw in; at the end its figures are announced and moved into the run one by one.
+
+    Parameters
+    ----------
+    place : Workplace
+        The run.
+    step : str
+        Name of the step.
+    *other_files : str
+        What else the step writes into the run, announced at the same time.
+    """
+    with place.aside("figures") as folder:
+        yield folder
+        names = sorted(path.name for path in folder.iterdir())
+        place.announce(step, (*other_files, *(f"figures/{name}" for name in names)))
+        target = place.path / "figures"
+        target.mkdir(exist_ok=True)
+        for name in names:
+            os.replace(folder / name, target / name)
 
 
 def write_section(place: Workplace, name: str, section: Section) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headtree.measures.jackknife import Estimate
 from headtree.measures.stability import Stability, stability
 from headtree.report.words.diagnostics_section import MEANINGS, OVERLAP
+from headtree.report.words.numbers import interval_words, number_words
 from headtree.section import Picture, Section, Table
 from headtree.study.claims.evidence import Evidence
 from headtree.study.claims.pairs import PRINTED_ENTROPIES
@@ -48,7 +47,7 @@ class NetworkResult:
     sections: tuple[Section, ...] = ()  #: of the run: what its heads do, how sensitive it is
 
 
-def section_of(result: NetworkResult) -> Section:
+def claims_section(result: NetworkResult) -> Section:
     """The claims about one network, for its page."""
     return Section(
         title="What the Organized Attention paper says, tested here",
@@ -102,20 +101,6 @@ def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, leve
     return "\n".join(lines).rstrip() + "\n"
 
 
-def interval_words(measured: Estimate) -> str:
-    """A number with its interval."""
-    low, high = measured.interval
-    if not math.isfinite(measured.number):
-        return "–"
-    ends = f" [{_number(low)}, {_number(high)}]" if math.isfinite(low) else " (no interval)"
-    return _number(measured.number) + ends
-
-
-def _number(value: float) -> str:
-    text = f"{value:.3g}"
-    return f"{value:.0f}" if "e+" in text else text
-
-
 def _counted(findings: Sequence[Finding]) -> str:
     verdicts = [finding.verdict for finding in findings]
     words = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("agrees", "differs", "cannot be decided")]
@@ -137,7 +122,7 @@ def _overview(results: Sequence[NetworkResult]) -> list[str]:
 
 def _row(finding: Finding) -> tuple[str, ...]:
     claim = finding.claim
-    limit = f"{claim.statistic}; limit {_number(claim.limit)}"
+    limit = f"{claim.statistic}; limit {number_words(claim.limit)}"
     verdict = finding.verdict + (f" ({finding.note})" if finding.note else "")
     return claim.part, claim.says, claim.printed, limit, interval_words(finding.measured), verdict
 
@@ -204,7 +189,7 @@ def _quartiles(values: Sequence[float] | np.ndarray) -> tuple[str, str, str]:
     if len(finite) == 0:
         return ("–", "–", "–")
     low, middle, high = np.quantile(finite, (0.25, 0.5, 0.75))
-    return _number(low), _number(middle), _number(high)
+    return number_words(low), number_words(middle), number_words(high)
 
 
 def _regularity_tables(result: NetworkResult) -> list[Table]:
@@ -281,8 +266,8 @@ def _entropy_table(result: NetworkResult) -> Table:
     rows = []
     for i, item in enumerate(result.evidence):
         paper = f"{printed[i]:.2f}" if printed is not None and i < len(printed) else "–"
-        relative = _number(item.network_entropy_relative)
-        rows.append((i + 1, _number(item.network_entropy), relative, f"{item.fine_share:.1%}", paper))
+        relative = number_words(item.network_entropy_relative)
+        rows.append((i + 1, number_words(item.network_entropy), relative, f"{item.fine_share:.1%}", paper))
     caption = (
         "Table 2: network entropy of the 100 coarsest functions, raw and over the tensor's norm, and the share of "
         "the "
@@ -304,7 +289,7 @@ def _markdown_table(table: Table) -> list[str]:
 
 def _cell(value: object) -> object:
     if isinstance(value, float):
-        return _number(value) if math.isfinite(value) else "–"
+        return number_words(value)
     return "–" if value is None else value
 
 

@@ -15,12 +15,20 @@ from headtree.measures.comparisons import rank_correlation
 from headtree.measures.orders import filled
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize_array
-from headtree.report.figures import basis_figures as figures_bases
-from headtree.report.figures import head_figures as figures_heads
-from headtree.report.figures import matrix_figures as figures_matrix
-from headtree.report.figures import statistic_figures as figures_claims
-from headtree.report.figures import tree_figures as figures_tree
-from headtree.report.figures.style import save
+from headtree.report.figures import (
+    coefficients_by_support,
+    distributions,
+    entropy_over_heads,
+    haar_basis,
+    head_affinity,
+    head_map,
+    head_tree,
+    organized_matrix,
+    paraproduct_terms,
+    relation,
+    save,
+    tri_haar_coefficients,
+)
 from headtree.runs.run import Run
 from headtree.section import Picture
 from headtree.study.claims.evidence import HEAD_FUNCTIONS, NETWORK_FUNCTIONS, Evidence
@@ -63,7 +71,6 @@ def draw_claims(
     folder, prefix
         Where, and the beginning of the names. Pictures name files in ``figures/``.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     pictures = []
     for name, (draw, caption) in _figures(run, scores, evidence, of_scores, matrices).items():
         save(draw(), folder, f"{prefix}_{name}")
@@ -92,7 +99,7 @@ def _figures(
     }
     if matrices is not None:
         found["fig1_exponents"] = (
-            lambda: figures_claims.distributions(matrices.exponent, "mixed Hölder exponent", reference=0),
+            lambda: distributions(matrices.exponent, "mixed Hölder exponent", reference=0),
             "Fig. 1 in numbers: mixed Hölder exponents of all heads of one input, each organized by itself; given "
             "order, organized, and the same trees with shuffled leaves. At 0 or below there is no regularity.",
         )
@@ -102,33 +109,33 @@ def _figures(
     correlation = rank_correlation(first.variation, first.entropy)
     found |= {
         "fig3_map": (
-            lambda: figures_heads.head_map(org.coordinates[0], att.heads),
+            lambda: head_map(org.coordinates[0], att.heads),
             "Fig. 3: diffusion map of the heads, one input; colour is the layer.",
         ),
         "fig3_affinity": (
-            lambda: figures_heads.head_affinity(org.affinities[0], org.trees[0], att.heads, org.order(0)),
+            lambda: head_affinity(org.affinities[0], org.trees[0], att.heads, org.order(0)),
             "Fig. 3: affinity of every two heads in the order of their tree, the same input.",
         ),
         "fig3_tree": (
-            lambda: figures_tree.head_tree(org.trees[0], att.heads, org.order(0)),
+            lambda: head_tree(org.trees[0], att.heads, org.order(0)),
             "Fig. 3: flexible tree of the heads, the same input.",
         ),
         "fig4_coefficients": (
-            lambda: figures_bases.coefficients_by_support(att, org, [top, bottom]),
+            lambda: coefficients_by_support(att, org, [top, bottom]),
             f"Fig. 4: query-key coefficients of heads {names[1]} and {names[2]}, of largest and smallest entropy, "
             "by "
             f"falling support, and of all heads; the entropy sums the first {HEAD_FUNCTIONS}.",
         ),
         "fig4_basis": (
-            lambda: figures_bases.haar_basis(org.trees[0], att.heads, org.order(0)),
+            lambda: haar_basis(org.trees[0], att.heads, org.order(0)),
             "Fig. 4: Haar basis of the heads.",
         ),
         "fig5_entropies": (
-            lambda: figures_bases.entropy_over_heads(entropies, att.heads, run.inputs[:3]),
+            lambda: entropy_over_heads(entropies, att.heads, run.inputs[:3]),
             f"Fig. 5: l1 entropy of every head on three inputs, top {HEAD_FUNCTIONS} functions.",
         ),
         "fig5_variation": (
-            lambda: figures_claims.relation(
+            lambda: relation(
                 first.variation,
                 first.entropy,
                 "mean absolute step, organized order",
@@ -166,7 +173,7 @@ def _softmax_figures(
             f"{_MISSING + _FILLED if att.mask is not None else ''}",
         ),
         "fig2_errors": (
-            lambda: figures_claims.distributions(errors(), "relative error of softmax(f)", reference=0.25),
+            lambda: distributions(errors(), "relative error of softmax(f)", reference=0.25),
             "Fig. 2 in numbers: relative errors of the decomposition over all heads and inputs, on the network's "
             "trees; beyond 0.25 (dashed) it does not describe softmax(f)."
             f"{_FILLED if att.mask is not None else ''}",
@@ -189,7 +196,7 @@ def _by_itself(att: AttentionTensor, head: int) -> tuple[Float[np.ndarray, "quer
 def _organized(att: AttentionTensor, head: int) -> Figure:
     values, org = _by_itself(att, head)
     missing = missing_entries(att, head)
-    return figures_matrix.organized_matrix(
+    return organized_matrix(
         values if missing is None else np.where(missing, np.nan, values),
         org,
         title=str(att.heads[head]),
@@ -201,7 +208,7 @@ def _organized(att: AttentionTensor, head: int) -> Figure:
 def _paraproduct(att: AttentionTensor, head: int) -> Figure:
     values, org = _by_itself(att, head)
     product = decomposed(values, org.trees[0], org.trees[1], "softmax")
-    return figures_matrix.paraproduct_terms(
+    return paraproduct_terms(
         product, org.order(0), org.order(1), missing=missing_entries(att, head), name=str(att.heads[head])
     )
 
@@ -211,4 +218,4 @@ def _tri_haar(run: Run, evidence: Sequence[Evidence]) -> Figure:
     coefficients = [evidence[i].network_coefficients for i in chosen]
     bases = [TensorHaarBasis(tuple(run.organization[i].trees)) for i in chosen]
     supports = [basis.support(basis.top(len(row))) for basis, row in zip(bases, coefficients, strict=True)]
-    return figures_bases.tri_haar_coefficients(coefficients, supports, [run.inputs[i] for i in chosen])
+    return tri_haar_coefficients(coefficients, supports, [run.inputs[i] for i in chosen])

@@ -30,7 +30,7 @@ from headtree.study.claims.evidence import Evidence, evidence_of
 from headtree.study.claims.pairs import pair_findings
 from headtree.study.claims.single_heads import SETTINGS, matrix_regularity
 from headtree.study.claims.verdict import Finding
-from headtree.study.claims_report import NetworkResult, markdown, section_of
+from headtree.study.claims_report import NetworkResult, claims_section, markdown
 from headtree.study.paper_figures import draw_claims
 
 #: Lines between which `into` replaces the text of a document.
@@ -269,4 +269,4 @@ def _about_mask(run: Run) -> str:
 def _add_section(network: _Network, result: NetworkResult) -> None:
     """Write the claims into the run's folder, without the figures, which stand beside claims.md."""
     with reopened(network.run.path) as place:
-        place.write_text("sections/claims.json", section_of(replace(result, pictures=())).to_json())
+        place.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())

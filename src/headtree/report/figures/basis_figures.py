@@ -16,7 +16,7 @@ from headtree.measures.orders import check_pair, filled
 from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.questionnaire.organization import Organization
 from headtree.report.figures.head_figures import Heads, checked_leaves, checked_order
-from headtree.report.figures.matrix_figures import bar_words, draw_matrix, finish_bar, head_index
+from headtree.report.figures.matrix_figures import draw_matrix, finish_bar, head_index
 from headtree.report.figures.style import (
     BLACK,
     BLUE,
@@ -32,13 +32,13 @@ from headtree.report.figures.style import (
     layer_scale,
     log_axis,
     new_figure,
-    number_words,
     plain,
     rising_colors,
     signed_colors,
     styled,
     thin,
 )
+from headtree.report.words.numbers import number_words
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.tree import PartitionTree
 
@@ -139,7 +139,7 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     for axes in panels:
         axes.set_xlabel("support, entries")
         axes.grid(axis="y")
-    bar = figure.colorbar(cells, ax=panels[-2], pad=0.02, format=bar_words)
+    bar = figure.colorbar(cells, ax=panels[-2], pad=0.02, format=number_words)
     bar.minorticks_off()
     finish_bar(bar, "")
     bar.ax.set_title(
@@ -223,7 +223,9 @@ def entropy_over_heads(
     columns = thin(len(leaves.names), 400, height=34)
     below.set_xticks(columns, [leaves.names[column] for column in columns])
     below.set(xlabel=f"{leaves.word}, in layer order" if leaves.layers is not None else leaves.word, ylabel="input")
-    finish_bar(figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8, format=bar_words), plain(label, 40))
+    finish_bar(
+        figure.colorbar(image, ax=[above, below], pad=0.01, shrink=0.8, format=number_words), plain(label, 40)
+    )
     return figure
 
 
@@ -362,7 +364,7 @@ def tri_haar_coefficients(
         title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.05), alignment="left",
     )  # fmt: skip
     below.set(xlabel="function, by falling support", ylabel="support,\nentries", ylim=(0, 1.05 * np.nanmax(sizes)))
-    below.yaxis.set_major_formatter(lambda value, _: number_words(value))
+    below.yaxis.set_major_formatter(number_words)
     below.locator_params(axis="y", nbins=3)
     below.grid(axis="y")
     below.set_xlim(0, len(ranks) + 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,17 +14,19 @@ from jaxtyping import Bool, Float, Int
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.errors import InvalidTypeError
+from headtree.measures.consensus import Consensus
 from headtree.measures.orders import filled
 from headtree.measures.sparsity import CompressionCurve
 from headtree.progress import progress
-from headtree.report.figures import basis_figures as figures_bases
-from headtree.report.figures import head_figures as figures_heads
-from headtree.report.figures import matrix_figures as figures_matrix
-from headtree.report.figures import tree_figures as figures_tree
+from headtree.questionnaire.organization import Organization
+from headtree.report.figures.basis_figures import compression, tri_haar_coefficients
+from headtree.report.figures.head_figures import head_affinity, head_map
+from headtree.report.figures.matrix_figures import head_matrix, organized_matrix, paraproduct_terms
 from headtree.report.figures.style import save
+from headtree.report.figures.tree_figures import head_tree
 from headtree.runs.run import Run
-from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,27 +34,71 @@ if TYPE_CHECKING:
 #: Inputs whose coefficients are drawn: [OA] shows five.
 _INPUTS = 5
 
-#: What each figure of a network shows, by file name, in the order in which they are read.
-CAPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "map": "Diffusion map of the heads: near heads attend alike. Colour is the layer.",
-        "affinity": "Affinity of every two heads, in the order of the tree of heads; lines part its main folders.",
-        "tree": "The tree of heads, on average over all inputs. Numbers are support: in how many of a hundred "
-        "divisions of the inputs both halves have exactly this folder, beyond chance; dark dots recur.",
-        "grid": "Entropy of every head, by layer and place in the layer, mean over inputs.",
-        "head_top": "The head of largest entropy, on the first input: as the model has it, and with queries and "
-        "keys in tree order.",
-        "head_bottom": "The head of smallest entropy, in the same way.",
-        "paraproduct": "Softmax of the head of middle entropy beside the paraproduct, complete and as printed in "
-        "[OA], its terms and what is left. In a run of probabilities f is their logarithm.",
-        "coefficients": "Query-key coefficients of the heads of largest and smallest entropy against the "
-        "support of their functions, and of all heads.",
-        "haar_basis": "Haar basis of the heads: which heads each function compares with which.",
-        "entropy": "Entropy of every head on every input.",
-        "compression": "Error against the number of coefficients kept, on the found trees and on others.",
-        "tri_haar": "The coarsest head-query-key coefficients of the network on several inputs.",
-    }
-)
+
+@dataclass(frozen=True, eq=False)
+class RunFigure:
+    """A figure of a run of a network: what it shows, and the function that draws it."""
+
+    caption: str
+    draw: Callable[[RunFigureData], Figure]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFigureData:
+    """What the figures of a run of a network are drawn from, each read or computed once."""
+
+    run: Run
+
+    @cached_property
+    def att(self) -> AttentionTensor:
+        """Attention on the first input."""
+        return self.run.attention[0]
+
+    @cached_property
+    def org(self) -> Organization:
+        """Organization of the first input."""
+        return self.run.organization[0]
+
+    @cached_property
+    def consensus(self) -> Consensus:
+        """The tree of heads of all inputs."""
+        return self.run.consensus
+
+    @cached_property
+    def heads(self) -> tuple[HeadId, ...]:
+        """The heads."""
+        return tuple(self.att.heads)
+
+    @cached_property
+    def coordinates(self) -> Float[np.ndarray, "head 3"]:
+        """Diffusion coordinates of the heads."""
+        return np.asarray(self.run.heads[[f"coordinate_{i}" for i in (1, 2, 3)]], dtype=np.float64)
+
+    @cached_property
+    def order(self) -> Int[np.ndarray, " head"]:
+        """The heads in tree order."""
+        return self.consensus.tree.order(self.coordinates[:, 0])
+
+    @cached_property
+    def entropy(self) -> Float[np.ndarray, " head"]:
+        """Entropy of every head, mean over inputs."""
+        return np.asarray(self.run.heads["entropy"], dtype=np.float64)
+
+    @cached_property
+    def entropies(self) -> Float[np.ndarray, "input head"]:
+        """Entropy of every head on every input."""
+        columns = [f"entropy_{i}" for i in range(self.run.n_inputs)]
+        return np.asarray(self.run.heads[columns], dtype=np.float64).T
+
+    def ranked(self, share: float) -> int:
+        """The head at this share of the ranking by entropy: 0 the largest, 1 the smallest."""
+        falling = np.argsort(self.run.heads["entropy_rank"].to_numpy(), kind="stable")
+        return int(falling[min(len(falling) - 1, int(share * len(falling)))])
+
+    @cached_property
+    def extremes(self) -> list[int]:
+        """The heads of largest and smallest entropy; one if they are the same."""
+        return list(dict.fromkeys((self.ranked(0), self.ranked(1))))
 
 
 def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str, Path]:
@@ -68,17 +114,13 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
     Returns
     -------
     dict
-        Path of each SVG by name; the PNG stands beside it. Names are those of `CAPTIONS`, or for a run of an array
+        Path of each SVG by name; the PNG is beside it. Names are those of `FIGURES`, or for a run of an array
         ``matrix``, ``compression`` and for each axis ``map_AXIS``, ``affinity_AXIS``, ``tree_AXIS``.
     """
     if not isinstance(run, Run):
         raise InvalidTypeError(f"run must be a Run, got {type(run).__name__}; pass ht.open_run(path)")
     drawings = array_figures(run) if run.kind == "array" else network_figures(run)
     target = run.path / "figures" if folder is None else Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidValueError(f"the folder {target} for figures cannot be made: {error.strerror}") from error
     paths = {}
     with progress("drawing", len(drawings)) as step:
         for name, draw in drawings.items():
@@ -89,29 +131,10 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
 
 def network_figures(run: Run) -> dict[str, Callable[[], Figure]]:
     """A function for each figure of a run of a network, by name."""
-    att, org, agreed = run.attention[0], run.organization[0], run.consensus
-    table = run.heads
-    heads = att.heads
-    points = table[[f"coordinate_{i}" for i in (1, 2, 3)]].to_numpy(dtype=np.float64)
-    order = agreed.tree.order(points[:, 0])
-    falling = np.argsort(table["entropy_rank"].to_numpy(), kind="stable")
-    top, middle, bottom = (int(falling[place]) for place in (0, len(falling) // 2, -1))
-    pair = [top] if top == bottom else [top, bottom]
-    entropies = table[[f"entropy_{i}" for i in range(run.n_inputs)]].to_numpy(dtype=np.float64).T
-    return {
-        "map": lambda: figures_heads.head_map(points, heads),
-        "affinity": lambda: figures_heads.head_affinity(agreed.affinity, agreed.tree, heads, order),
-        "tree": lambda: figures_tree.head_tree(agreed, heads, order),
-        "grid": lambda: figures_heads.head_grid(table["entropy"].to_numpy(), heads, "ℓ1 entropy, mean over inputs"),
-        "head_top": lambda: figures_matrix.organized_head(att, org, top),
-        "head_bottom": lambda: figures_matrix.organized_head(att, org, bottom),
-        "paraproduct": lambda: _paraproduct(run, middle),
-        "coefficients": lambda: figures_bases.coefficients_by_support(att, org, pair),
-        "haar_basis": lambda: figures_bases.haar_basis(agreed.tree, heads, order),
-        "entropy": lambda: figures_bases.entropy_over_heads(entropies, heads, run.inputs),
-        "compression": lambda: figures_bases.compression(_curves(run)),
-        "tri_haar": lambda: _tri_haar(run),
-    }
+    from headtree.report.figures import FIGURES
+
+    data = RunFigureData(run)
+    return {name: partial(figure.draw, data) for name, figure in FIGURES.items()}
 
 
 def array_figures(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -121,13 +144,13 @@ def array_figures(run: Run) -> dict[str, Callable[[], Figure]]:
     drawings: dict[str, Callable[[], Figure]] = {"matrix": lambda: _largest_matrix(run, labels)}
     for axis in org.names:
         drawings |= {
-            f"map_{axis}": partial(figures_heads.head_map, org.coordinates[axis], labels[axis]),
+            f"map_{axis}": partial(head_map, org.coordinates[axis], labels[axis]),
             f"affinity_{axis}": partial(
-                figures_heads.head_affinity, org.affinities[axis], org.trees[axis], labels[axis], org.order(axis)
+                head_affinity, org.affinities[axis], org.trees[axis], labels[axis], org.order(axis)
             ),
-            f"tree_{axis}": partial(figures_tree.head_tree, org.trees[axis], labels[axis], org.order(axis)),
+            f"tree_{axis}": partial(head_tree, org.trees[axis], labels[axis], org.order(axis)),
         }
-    drawings["compression"] = lambda: figures_bases.compression(_curves(run))
+    drawings["compression"] = partial(run_compression, run)
     return drawings
 
 
@@ -144,15 +167,15 @@ def _largest_matrix(run: Run, labels: Mapping[str, list[str]]) -> Figure:
     index = np.unravel_index(int(np.argmax(norms)), norms.shape) if norms.ndim else ()
     places = [f"{axis} {labels[axis][place]}" for axis, place in zip(org.names, index, strict=False)]
     pair = labels[org.names[-2]], labels[org.names[-1]]
-    return figures_matrix.organized_matrix(values[index], org, title=", ".join(places) or "array", labels=pair)
+    return organized_matrix(values[index], org, title=", ".join(places) or "array", labels=pair)
 
 
-def _paraproduct(run: Run, head: int) -> Figure:
+def head_paraproduct(run: Run, head: int) -> Figure:
     """Softmax of a head's scores by scales; of a run of probabilities, their logarithms are the scores."""
     att, org = run.attention[0], run.organization[0]
     scores, missing = _scores(att, head)
     product = decomposed(scores, org.trees.query, org.trees.key, "softmax")
-    return figures_matrix.paraproduct_terms(
+    return paraproduct_terms(
         product,
         org.order("query"),
         org.order("key"),
@@ -161,11 +184,16 @@ def _paraproduct(run: Run, head: int) -> Figure:
     )
 
 
+def run_compression(run: Run) -> Figure:
+    """Compression curves of the first input."""
+    return compression(_curves(run))
+
+
 def _scores(
     att: AttentionTensor, head: int
 ) -> tuple[Float[np.ndarray, "query key"], Bool[np.ndarray, "query key"]]:
     """Scores of one head, with their row's mean where they are missing, and where that is."""
-    values, missing = figures_matrix.head_matrix(att, head)
+    values, missing = head_matrix(att, head)
     if att.kind == "probs":
         missing = missing | (values <= 0)
         values = np.log(np.where(missing, 1.0, values))
@@ -199,7 +227,7 @@ def _curves(run: Run) -> dict[str, CompressionCurve]:
     }
 
 
-def _tri_haar(run: Run) -> Figure:
+def coarsest_coefficients(run: Run) -> Figure:
     """The coarsest coefficients of the first inputs, as many as the network's entropy sums."""
     n_functions = int(run.measures["network_entropy"]["n_functions"])
     n_inputs = min(_INPUTS, run.n_inputs)
@@ -211,6 +239,6 @@ def _tri_haar(run: Run) -> Figure:
         coefficients.append(basis.coefficients_of(filled(att).values, top).double().numpy())
         supports.append(basis.support(top))
     shortest = min(map(len, coefficients))
-    return figures_bases.tri_haar_coefficients(
+    return tri_haar_coefficients(
         [row[:shortest] for row in coefficients], [row[:shortest] for row in supports], run.inputs[:n_inputs]
     )

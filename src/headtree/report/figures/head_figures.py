@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.figures.matrix_figures import averaging, bar_words, draw_matrix, finish_bar, folder_edges
+from headtree.report.figures.matrix_figures import averaging, draw_matrix, finish_bar, folder_edges
 from headtree.report.figures.style import (
     BLUE,
     COLUMN,
@@ -27,6 +27,7 @@ from headtree.report.figures.style import (
     styled,
     thin,
 )
+from headtree.report.words.numbers import number_words
 from headtree.tensor.attention_tensor import HeadId
 from headtree.trees.tree import PartitionTree
 
@@ -168,7 +169,7 @@ def head_grid(
     axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 30))
     axes.locator_params(integer=True, nbins=8)
     axes.tick_params(length=2)
-    finish_bar(figure.colorbar(image, ax=axes, format=bar_words), plain(label, 36))
+    finish_bar(figure.colorbar(image, ax=axes, format=number_words), plain(label, 36))
     if np.isnan(grid).any():
         name_missing(axes)
     return figure

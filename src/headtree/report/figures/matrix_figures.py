@@ -21,7 +21,6 @@ from headtree.report.figures.style import (
     color_limits,
     name_missing,
     new_figure,
-    number_words,
     plain,
     rising_colors,
     signed_colors,
@@ -319,11 +318,6 @@ def finish_image(axes: Any) -> None:
     axes.set_box_aspect(1)
     axes.spines[["top", "right"]].set_visible(True)
     axes.tick_params(length=2)
-
-
-def bar_words(value: float, _: int) -> str:
-    """A number beside a colour bar, as a formatter is called."""
-    return number_words(value)
 
 
 def finish_bar(bar: Any, label: str) -> None:

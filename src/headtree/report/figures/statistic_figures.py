@@ -1,4 +1,4 @@
-"""Pictures for the claims of [OA] and for sensitivity: distributions, relations, intervals. Arrays in."""
+"""Figures of numbers per head and of intervals: distributions, relations, sensitivity to settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.measures.jackknife import Estimate
+from headtree.measures.sensitivity import Change
 from headtree.report.figures.head_figures import Heads, checked_leaves, one_per_head
-from headtree.report.figures.matrix_figures import draw_matrix, finish_bar
 from headtree.report.figures.style import (
     BLACK,
     BLUE,
@@ -19,13 +20,9 @@ from headtree.report.figures.style import (
     GREY,
     MARKERS,
     PAGE,
-    SMALL,
-    VERMILION,
     layer_bar,
-    name_missing,
     new_figure,
     plain,
-    signed_colors,
     styled,
 )
 
@@ -134,130 +131,63 @@ def relation(
     return figure
 
 
-@styled
-def correlations(matrix: Any, names: Sequence[str], *, label: str = "Spearman's rank correlation") -> Figure:
-    """A table of correlations between measures, signed, with the numbers written where they have room.
-
-    Parameters
-    ----------
-    matrix : array (measure, measure)
-        From -1 to 1; nan where it is not defined.
-    names : sequence of str
-        Of the measures.
-    """
-    table = np.asarray(matrix, dtype=np.float64)
-    if table.ndim != 2 or table.shape != (len(names), len(names)) or np.nanmax(np.abs(table), initial=0) > 1 + 1e-9:
-        raise InvalidValueError(f"matrix must be correlations of the {len(names)} names, got shape {table.shape}")
-    n = len(names)
-    side = float(np.clip(1.8 + 0.22 * n, 2.6, PAGE - 0.6))
-    figure = new_figure(side + 0.6, side)
-    axes = figure.subplots()
-    image = draw_matrix(axes, table, cmap=signed_colors(), vmin=-1, vmax=1)
-    shown = range(n) if n <= 28 else range(0, n, -(-n // 28))
-    axes.set_yticks(list(shown), [plain(names[place], 22) for place in shown])
-    axes.set_xticks(list(shown), [plain(names[place], 22) for place in shown], rotation=90)
-    if n <= 12:
-        for row, column in np.ndindex(n, n):
-            if np.isfinite(table[row, column]):
-                shade = "white" if abs(table[row, column]) > 0.6 else "black"
-                words = f"{table[row, column]:.1f}".replace("-0.0", "0.0")
-                axes.text(column, row, words, ha="center", va="center", color=shade, fontsize=SMALL)
-    finish_bar(figure.colorbar(image, ax=axes, shrink=0.7), plain(label, 40))
-    if np.isnan(table).any():
-        name_missing(axes)
-    return figure
+#: What is drawn of every change: field, name of the axis, and the value where nothing has changed.
+_PANELS = (
+    ("head_tree", "tree distance", 0.0),
+    ("affinity", "correlation of\naffinities", 1.0),
+    ("ranking", "rank correlation\nof entropies", 1.0),
+)
 
 
 @styled
-def sensitivity(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """How much the result moves when one setting is changed at a time.
+def sensitivity_intervals(changes: Sequence[Change]) -> Figure:
+    """How much the result changes when one setting is changed at a time.
 
     Parameters
     ----------
-    rows : sequence of mappings with
-        ``setting``: what was changed ("initial"), ``value``: to what ("gaussian"), ``tree_distance``: of the trees
-        of heads, 0 (the same) to 1; ``affinity_correlation``; ``rank_correlation`` of the heads by entropy; and
-        optionally for each of the three ``…_low`` and ``…_high``, the ends of its interval. Nan where not known.
+    changes : sequence of Change
+        ``sensitivity(...).changes``, with ``sensitivity(...).other_input`` for comparison. Numbers that are not
+        finite are left out.
 
     Notes
     -----
-    Rows stand in the order given, values of one setting in one colour. The dashed line is where nothing has moved.
+    Rows are in the given order, values of one setting in one colour. At the dashed line nothing has changed.
+
+    Examples
+    --------
+    >>> from headtree.measures.jackknife import Estimate
+    >>> from headtree.measures.sensitivity import Change
+    >>> moved = Estimate(0.8, (0.7, 0.9), (3,))
+    >>> figure = sensitivity_intervals([Change("alpha", "0.5", moved, moved, moved, moved, moved)])
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['alpha = 0.5']
     """
-    given = list(rows) if not isinstance(rows, Mapping | str) else []
-    if not given or not all(isinstance(row, Mapping) and {"setting", "value"} <= row.keys() for row in given):
-        raise InvalidTypeError(
-            "rows must be mappings with setting, value and the three measures; got none, or others"
-        )
-    panels = {
-        "tree_distance": ("tree distance", 0.0),
-        "affinity_correlation": ("correlation of\naffinities", 1.0),
-        "rank_correlation": ("rank correlation\nof entropies", 1.0),
-    }
-    settings = list(dict.fromkeys(str(row["setting"]) for row in given))
-    figure = new_figure(PAGE, 1.0 + 0.175 * len(given))
+    if not isinstance(changes, Sequence) or not changes or not all(isinstance(item, Change) for item in changes):
+        raise InvalidTypeError("changes must be a sequence of Change; pass sensitivity(...).changes")
+    settings = list(dict.fromkeys(change.setting for change in changes))
+    figure = new_figure(PAGE, 1.0 + 0.175 * len(changes))
     grid = figure.subplots(1, 3, sharey=True)
-    for axes, (key, (label, unmoved)) in zip(grid, panels.items(), strict=True):
+    for axes, (field, label, unmoved) in zip(grid, _PANELS, strict=True):
         axes.axvline(unmoved, color=GREY, linewidth=0.8, linestyle=(0, (3, 2)))
-        for place, row in enumerate(given):
-            color = settings.index(str(row["setting"])) % 7
-            _draw_interval(axes, place, row, key, CURVES[color], MARKERS[color])
+        for row, change in enumerate(changes):
+            color = settings.index(change.setting) % 7
+            _draw_interval(axes, row, getattr(change, field), CURVES[color], MARKERS[color])
         axes.set_xlabel(label)
         axes.grid(axis="x")
         axes.margins(x=0.08)
-    names = [f"{plain(row['setting'], 18)} = {plain(row['value'], 14)}" for row in given]
-    grid[0].set_yticks(range(len(given)), names)
-    grid[0].set_ylim(len(given) - 0.5, -0.5)
+    names = [f"{plain(change.setting, 18)} = {plain(change.value, 14)}" for change in changes]
+    grid[0].set_yticks(range(len(changes)), names)
+    grid[0].set_ylim(len(changes) - 0.5, -0.5)
     for axes in grid:
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
     return figure
 
 
-def _draw_interval(axes: Any, place: int, row: Mapping[str, Any], key: str, color: str, marker: str) -> None:
-    value = float(row.get(key, np.nan))
-    low, high = (float(row.get(f"{key}_{end}", np.nan)) for end in ("low", "high"))
-    if np.isfinite(low) and np.isfinite(high):
-        axes.plot((low, high), (place, place), color=color, linewidth=1)
-    axes.plot(value, place, marker=marker, color=color, markersize=4)
-
-
-@styled
-def estimates(rows: Sequence[Mapping[str, Any]], label: str, *, reference: float | None = None) -> Figure:
-    """Numbers with their intervals, one under the other; ours and, where it is known, the published one.
-
-    Parameters
-    ----------
-    rows : sequence of mappings with
-        ``name`` and ``value``, optionally ``low`` and ``high`` (its interval) and ``published``.
-    label : str
-        What the numbers are.
-    reference : float, optional
-        The value that means "no effect", drawn as a line.
-    """
-    given = list(rows) if not isinstance(rows, Mapping | str) else []
-    if not given or not all(isinstance(row, Mapping) and {"name", "value"} <= row.keys() for row in given):
-        raise InvalidTypeError("rows must be mappings with name and value; got none, or others")
-    figure = new_figure(COLUMN, 0.9 + 0.2 * len(given))
-    axes = figure.subplots()
-    if reference is not None:
-        axes.axvline(reference, color=GREY, linewidth=0.8, linestyle=(0, (3, 2)))
-    for place, row in enumerate(given):
-        low, high = (float(row.get(end, np.nan)) for end in ("low", "high"))
-        if np.isfinite(low) and np.isfinite(high):
-            axes.plot((low, high), (place, place), color=BLUE, linewidth=1)
-        axes.plot(float(row["value"]), place, marker="o", color=BLUE, label="measured" if place == 0 else None)
-    published = [
-        (float(row["published"]), place) for place, row in enumerate(given) if row.get("published") is not None
-    ]
-    if published:
-        axes.plot(*zip(*published, strict=True), linestyle="", marker="x", color=VERMILION, label="published")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    axes.set_yticks(range(len(given)), [plain(row["name"], 26) for row in given])
-    axes.set(ylim=(len(given) - 0.5, -0.5), xlabel=plain(label, 44))
-    axes.tick_params(axis="y", length=0)
-    axes.locator_params(axis="x", nbins=5)
-    axes.grid(axis="x")
-    return figure
+def _draw_interval(axes: Any, row: int, estimate: Estimate, color: str, marker: str) -> None:
+    if np.isfinite(estimate.interval).all():
+        axes.plot(estimate.interval, (row, row), color=color, linewidth=1)
+    axes.plot(estimate.number, row, marker=marker, color=color, markersize=4)
 
 
 def _numbers(values: Any, name: str) -> Float[np.ndarray, " value"]:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headtree.errors import InvalidTypeError, InvalidValueError, MissingPackageError
+from headtree.report.words.numbers import number_words
 
 try:
     import matplotlib as mpl
@@ -139,30 +140,48 @@ def new_figure(width: float, height: float, left: float = 0.0) -> StyledFigure:
 
 
 def save(figure: Figure, folder: str | os.PathLike[str], name: str) -> tuple[Path, Path]:
-    """Write ``NAME.svg`` and ``NAME.png`` into a folder that exists, each whole or not at all.
+    """Write ``NAME.svg`` and ``NAME.png`` into a folder, which is made if needed; each whole or not at all.
 
     The bytes depend on the figure only: no date, no version, the same identifiers on every run.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> figure = new_figure(COLUMN, 2)
+    >>> [path.name for path in save(figure, mkdtemp(), "empty")]
+    ['empty.svg', 'empty.png']
     """
     if not isinstance(figure, Figure):
         raise InvalidTypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
     if name in ("", ".", "..") or Path(name).name != name:
         raise InvalidValueError(f"name must be a file name without folders and ending, got {name!r}")
     svg, png = Path(folder, f"{name}.svg"), Path(folder, f"{name}.png")
+    try:
+        svg.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidValueError(f"the folder {folder} for figures cannot be made: {error.strerror}") from error
     layout = figure.get_layout_engine()
     try:
-        _write(figure, svg, {"Date": None, "Creator": "headtree"})
+        write(figure, svg)
         figure.set_layout_engine("none")  # finding the layout takes longer than drawing; both files have the same
-        _write(figure, png, {"Software": "headtree"})
+        write(figure, png)
     finally:
         figure.set_layout_engine(layout)
     return svg, png
 
 
-def _write(figure: Figure, path: Path, metadata: dict[str, str | None]) -> None:
+_METADATA: dict[str, dict[str, Any]] = {
+    ".svg": {"Date": None, "Creator": "headtree"},
+    ".png": {"Software": "headtree"},
+}
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Write one file, SVG or PNG by its name, whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with style():
-            figure.savefig(partial, format=path.suffix[1:], dpi=DPI, metadata=metadata)
+            figure.savefig(partial, format=path.suffix[1:], dpi=DPI, metadata=_METADATA[path.suffix])
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -209,26 +228,13 @@ def thin(n: int, points: float, height: float = SMALL + 1.5) -> list[int]:
     return [0]
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def number_words(value: float) -> str:
-    """A number as people write it: 0.05, 12, 1,500, and 2·10⁶ or 10⁻⁴ beyond."""
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    power = "10" + str(int(exponent)).translate(_RAISED)
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    return power if mantissa == "1" else f"{mantissa}·{power}"
-
-
 def log_axis(axis: Any, n_labels: int = 6) -> None:
     """Make an axis logarithmic, its labels plain text: powers of ten, or 1, 2, 5 where there are few of these."""
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
     low, high = sorted(axis.get_view_interval())
     decades = np.log10(high / low)
     axis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.6 else (1.0, 2.0, 5.0), numticks=n_labels))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number_words(value)))
+    axis.set_major_formatter(FuncFormatter(number_words))
     axis.set_minor_formatter(NullFormatter())
 
 

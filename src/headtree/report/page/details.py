@@ -16,7 +16,7 @@ from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.measures.orders import filled
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
-from headtree.report.page.tiles import Blocks, block_means, folder_blocks
+from headtree.report.page.tiles import AxisBlocks, block_means, folder_blocks
 from headtree.tensor.attention_tensor import AttentionTensor
 
 #: Functions of largest support whose coefficients are shown one by one; those that make the head entropy.
@@ -47,8 +47,8 @@ class Details:
     terms: UInt8[np.ndarray, "shown term row column"]  #: folder averages: 127 ± 127 · √(|value| / term_scale)
     term_scale: Float[np.ndarray, " shown"]
     shares: Float[np.ndarray, "shown term"]  #: norm of each term over that of softmax
-    rows: Blocks
-    columns: Blocks
+    rows: AxisBlocks
+    columns: AxisBlocks
     n_filled: int
 
 
@@ -145,7 +145,7 @@ def _logits(part: AttentionTensor) -> Float[Tensor, "head query key"]:
 
 
 def _terms(
-    logits: Float[Tensor, "head query key"], org: Organization, rows: Blocks, columns: Blocks
+    logits: Float[Tensor, "head query key"], org: Organization, rows: AxisBlocks, columns: AxisBlocks
 ) -> dict[str, np.ndarray]:
     _, row_tree, column_tree = org.trees
     result = decomposed(logits, row_tree, column_tree, "softmax")

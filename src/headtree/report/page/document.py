@@ -6,8 +6,8 @@ import base64
 import hashlib
 import html
 import os
+import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -122,24 +122,20 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
             "run must be a run of a network, as open_run returns it, got "
             f"{run!r:.80}; the page shows attention heads"
         )
-    frame = _assembled(run.name, {})
-    return _assembled(run.name, page_data(run, budget - len(frame.encode())).parts)
-
-
-def _assembled(title: str, data: Mapping[str, str]) -> str:
-    style = _static("page.css")
     scripts = [_bokeh(), "\n".join(_static(name) for name in _SCRIPTS)]
-    parts = {name: f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items()}
-    code = "\n".join(f"<script>{script}</script>" for script in scripts)
-    return (
-        _static("page.html")
-        .replace("{{policy}}", _policy(scripts))
-        .replace("{{style}}", style)
-        .replace("{{title}}", html.escape(title[:200]))
-        .replace("{{core}}", parts.pop("core", ""))
-        .replace("{{parts}}", "\n".join(parts.values()))
-        .replace("{{code}}", code)
-    )
+    filling = {
+        "policy": _policy(scripts),
+        "style": _static("page.css"),
+        "title": html.escape(run.name[:200]),
+        "code": "\n".join(f"<script>{script}</script>" for script in scripts),
+    }
+    pieces = re.split(r"\{\{(\w+)\}\}", _static("page.html"))  # text and names of gaps in turn
+    frame = pieces[::2] + [filling.get(gap, "") for gap in pieces[1::2]]
+    data = page_data(run, budget - sum(len(text.encode()) for text in frame)).parts
+    held = {name: f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items()}
+    filling |= {"core": held.pop("core"), "parts": "\n".join(held.values())}
+    pieces[1::2] = [filling[gap] for gap in pieces[1::2]]
+    return "".join(pieces)
 
 
 def _policy(scripts: list[str]) -> str:

@@ -19,7 +19,7 @@ from headtree.report.page.details import N_COEFFICIENTS, N_TERM_BLOCKS, TERMS, D
 from headtree.report.page.overview import core, representatives, shortened
 from headtree.report.page.packing import packed
 from headtree.report.page.page_sections import sections, thumbnail
-from headtree.report.page.tiles import Blocks, Tiles, boxes, coarser, coded, folder_blocks, tiles
+from headtree.report.page.tiles import AxisBlocks, Tiles, boxes, coarser, coded, folder_blocks, tiles
 from headtree.tensor.attention_tensor import AttentionTensor
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _DETAIL_RATIO = 0.7
 _DETAIL_ENTRIES = 1 << 26
 
 
-class Plan(NamedTuple):
+class PagePlan(NamedTuple):
     """How much of a run the page holds."""
 
     size: int  #: cells on a side of a matrix, at most
@@ -64,7 +64,7 @@ class PageData:
     """Packed parts of a page by name, and what they lack, in words."""
 
     parts: dict[str, str]
-    plan: Plan
+    plan: PagePlan
     left_out: tuple[str, ...]
 
     @property
@@ -94,7 +94,7 @@ def page_data(run: Run, room: int) -> PageData:
     return PageData(parts | {f"input_{i}": part for i, part in enumerate(inputs)}, chosen, notes)
 
 
-def _first_that_fits(material: _Material, room: int) -> tuple[Plan, list[str]]:
+def _first_that_fits(material: _Material, room: int) -> tuple[PagePlan, list[str]]:
     *plans, least = _plans(material)
     for plan in plans:
         if material.estimate(plan) <= room:
@@ -104,7 +104,7 @@ def _first_that_fits(material: _Material, room: int) -> tuple[Plan, list[str]]:
     return least, _parts(material, least, None)
 
 
-def _parts(material: _Material, plan: Plan, room: int | None) -> list[str]:
+def _parts(material: _Material, plan: PagePlan, room: int | None) -> list[str]:
     """The part of each input; they end early once they take more than the room."""
     parts: list[str] = []
     for i in range(plan.n_inputs):
@@ -115,7 +115,7 @@ def _parts(material: _Material, plan: Plan, room: int | None) -> list[str]:
     return parts
 
 
-def _plans(material: _Material) -> Iterator[Plan]:
+def _plans(material: _Material) -> Iterator[PagePlan]:
     """From everything to the least, in the order of the module's docstring."""
     n_inputs, longest = material.run.n_inputs, material.longest
     sizes = [size for size in _SIZES if size < longest]
@@ -125,14 +125,14 @@ def _plans(material: _Material) -> Iterator[Plan]:
     if material.affords_every_head:
         for size in sizes:
             if size >= _SIZE_WORTH_DETAILS or size == sizes[0]:
-                yield Plan(size, n_inputs, True)
+                yield PagePlan(size, n_inputs, True)
     for size in worth:
-        yield Plan(size, n_inputs, False)
+        yield PagePlan(size, n_inputs, False)
     for n in range(n_inputs - 1, 0, -1):
-        yield Plan(worth[-1], n, False)
+        yield PagePlan(worth[-1], n, False)
     for size in sizes:
         if size < worth[-1]:
-            yield Plan(size, 1, False)
+            yield PagePlan(size, 1, False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,10 +162,10 @@ class _Material:
         """Heads with coefficients and terms where not all have them."""
         return representatives(self.run)
 
-    def heads(self, plan: Plan) -> Int[np.ndarray, " head"]:
+    def heads(self, plan: PagePlan) -> Int[np.ndarray, " head"]:
         return np.arange(self.shapes[0][0]) if plan.every_head else self.chosen
 
-    def estimate(self, plan: Plan) -> float:
+    def estimate(self, plan: PagePlan) -> float:
         """Bytes that the parts of a plan take at the least; nearer to the truth once one part has been made."""
         cells = self._cells(plan)
         n_details = sum(
@@ -175,12 +175,12 @@ class _Material:
         known = max(self._ratios, default=_BEST_RATIO)
         return known * sum(cells) + (_DETAIL_RATIO * n_details * len(self.heads(plan)) if plan.every_head else 0)
 
-    def _cells(self, plan: Plan) -> list[int]:
+    def _cells(self, plan: PagePlan) -> list[int]:
         """Number of cells of both kinds of matrices, for each input."""
         sides = [[min(n, plan.size) for n in shape[1:]] for shape in self.shapes[: plan.n_inputs]]
         return [2 * shape[0] * a * b for shape, (a, b) in zip(self.shapes, sides, strict=False)]
 
-    def part(self, plan: Plan, i: int) -> str:
+    def part(self, plan: PagePlan, i: int) -> str:
         """The packed matrices of one input."""
         att, org = self.run.attention[i], self.run.organization[i]
         own = self._details.get((i, plan.every_head))
@@ -196,7 +196,7 @@ class _Material:
             self._ratios.append(_NEARLY * len(result) / self._cells(plan)[i])
         return result
 
-    def _tiles(self, plan: Plan, i: int) -> tuple[Tiles, Tiles]:
+    def _tiles(self, plan: PagePlan, i: int) -> tuple[Tiles, Tiles]:
         att, org = self.run.attention[i], self.run.organization[i]
         fine = self._fine.get(i)
         within = [(None, None)] * 2 if fine is None else [(f.rows, f.columns) for f in fine]
@@ -240,7 +240,7 @@ def _filtered(codes: UInt8[np.ndarray, "head row column"]) -> UInt8[np.ndarray, 
     return np.diff(codes, axis=1, prepend=np.uint8(0))
 
 
-def _block_arrays(name: str, rows: Blocks, columns: Blocks) -> dict[str, np.ndarray]:
+def _block_arrays(name: str, rows: AxisBlocks, columns: AxisBlocks) -> dict[str, np.ndarray]:
     return {
         f"{name}_rows": rows.starts.astype(np.int32),
         f"{name}_columns": columns.starts.astype(np.int32),
@@ -274,7 +274,7 @@ def _detail_arrays(own: Details) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     return {"n_filled": own.n_filled}, arrays
 
 
-def _left_out(run: Run, plan: Plan, material: _Material) -> Iterator[str]:
+def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     n_heads = material.shapes[0][0]
     if not plan.every_head:
         n = len(material.chosen)

@@ -23,7 +23,7 @@ _ENTRIES_AT_A_TIME = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class AxisBlocks:
     """The slices of an axis in some order, cut into runs of neighbours."""
 
     order: Int[np.ndarray, " slice"]
@@ -35,16 +35,16 @@ class Blocks:
         return np.diff(self.starts, append=len(self.order))
 
 
-def boxes(n: int, at_most: int, within: Blocks | None = None) -> Blocks:
+def boxes(n: int, at_most: int, within: AxisBlocks | None = None) -> AxisBlocks:
     """An axis as it is, in runs of nearly equal length; of `within`, if given, neighbouring blocks are joined."""
     starts = np.arange(n) if within is None else within.starts
     n_blocks = min(len(starts), at_most)
-    return Blocks(np.arange(n), starts[np.arange(n_blocks) * len(starts) // n_blocks])
+    return AxisBlocks(np.arange(n), starts[np.arange(n_blocks) * len(starts) // n_blocks])
 
 
 def folder_blocks(
-    tree: PartitionTree, order: Int[np.ndarray, " leaf"], at_most: int, within: Blocks | None = None
-) -> Blocks:
+    tree: PartitionTree, order: Int[np.ndarray, " leaf"], at_most: int, within: AxisBlocks | None = None
+) -> AxisBlocks:
     """A cut through the tree: at most so many folders that together hold every leaf once.
 
     The largest folder is split as long as its children still fit, so that the folders shown are of similar size
@@ -69,7 +69,7 @@ def folder_blocks(
                 heapq.heappush(waiting, (-int(folders.size[child]), int(first[child]), int(child)))
         else:
             final.append(start)
-    return Blocks(order, np.sort(np.array(final)))
+    return AxisBlocks(order, np.sort(np.array(final)))
 
 
 def _first_places(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> Int[np.ndarray, " folder"]:
@@ -91,11 +91,11 @@ class Tiles:
 
     means: Float[np.ndarray, "head row column"]
     present: Float[np.ndarray, "head row column"]  #: number of entries that each mean is over
-    rows: Blocks
-    columns: Blocks
+    rows: AxisBlocks
+    columns: AxisBlocks
 
 
-def tiles(att: AttentionTensor, pairs: Sequence[tuple[Blocks, Blocks]]) -> list[Tiles]:
+def tiles(att: AttentionTensor, pairs: Sequence[tuple[AxisBlocks, AxisBlocks]]) -> list[Tiles]:
     """Averages over each pair of row and column blocks; a tensor on disk is read once, some heads at a time."""
     parts: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in pairs]
     per_part = max(1, _ENTRIES_AT_A_TIME // (att.shape[1] * att.shape[2]))
@@ -124,8 +124,8 @@ def _mask(mask: Any, heads: slice) -> Bool[np.ndarray, "head query key"] | None:
 def block_means(
     values: Float[np.ndarray, "head query key"],
     mask: Bool[np.ndarray, "head query key"] | None,
-    rows: Blocks,
-    columns: Blocks,
+    rows: AxisBlocks,
+    columns: AxisBlocks,
 ) -> tuple[Float[np.ndarray, "head row column"], Float[np.ndarray, "head row column"]]:
     """Mean of the present entries over each product of a block of rows and one of columns, and their number."""
     if mask is None:
@@ -138,7 +138,7 @@ def block_means(
     return _means(sums, present), present.astype(np.float32)
 
 
-def _sums(values: np.ndarray, rows: Blocks, columns: Blocks) -> Float[np.ndarray, "head row column"]:
+def _sums(values: np.ndarray, rows: AxisBlocks, columns: AxisBlocks) -> Float[np.ndarray, "head row column"]:
     """Rows first: whole rows are added where they lie in memory, and little is left for the columns."""
     by_row = np.empty((len(values), len(rows.starts), values.shape[2]))
     for block, own in enumerate(np.split(rows.order, rows.starts[1:])):
@@ -151,7 +151,7 @@ def _means(sums: np.ndarray, present: np.ndarray) -> Float[np.ndarray, "head row
     return np.asarray(means, dtype=np.float32)
 
 
-def coarser(fine: Tiles, rows: Blocks, columns: Blocks) -> Tiles:
+def coarser(fine: Tiles, rows: AxisBlocks, columns: AxisBlocks) -> Tiles:
     """The same matrices over larger blocks, each of which is made of some of the finer ones."""
     joins = [np.searchsorted(f.starts, c.starts) for f, c in ((fine.rows, rows), (fine.columns, columns))]
 

@@ -1,4 +1,4 @@
-"""The diagnostics in words and small tables, in the shape that reports show."""
+"""What the heads do, as a section of a run's page: roles, families, and what the tree predicts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.roles import WORDS
 from headtree.measures.overlap import overlap
 from headtree.report.words.folder_words import describe_folders, folder_words
+from headtree.report.words.numbers import number_words
+from headtree.section import Section, Table
 from headtree.tensor.attention_tensor import HeadId
 
 if TYPE_CHECKING:
@@ -32,14 +34,14 @@ _COLUMN_OF = {words: column for column, words in WORDS.items()}
 _MOST_FOLDERS, _SMALLEST_FOLDER = 8, 3
 
 
-def diagnostics_content(
+def diagnostics_section(
     found: Diagnostics,
     *,
     heads: DataFrame | None = None,
     consensus: Consensus | None = None,
     rng: int | np.random.Generator = 0,
-) -> dict[str, Any]:
-    """Title, paragraphs and tables of the diagnostics: ``{"title", "text", "tables", "figures"}``.
+) -> Section:
+    """Paragraphs and tables of the diagnostics.
 
     Parameters
     ----------
@@ -69,8 +71,8 @@ def diagnostics_content(
     tables.append(_meanings_table(found))
     if found.missing:
         rows = sorted([name, reason] for name, reason in found.missing.items())
-        tables.append(_table("Columns without a value, or not for all heads or inputs", ["column", "why"], rows))
-    return {"title": "Diagnostics and roles of heads", "text": text, "tables": tables, "figures": []}
+        tables.append(Table("Columns with missing values, and why", ["column", "why"], rows))
+    return Section("Diagnostics and roles of heads", text, tables)
 
 
 def tree_agreements(
@@ -86,10 +88,6 @@ def tree_agreements(
         "leanings": tree_agreement(consensus.tree, leanings, **options),
         "leanings within layers": tree_agreement(consensus.tree, leanings, within=layers, **options),
     }
-
-
-def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    return {"caption": caption, "columns": list(columns), "rows": [list(row) for row in rows]}
 
 
 def _roles_text(found: Diagnostics) -> str:
@@ -123,7 +121,7 @@ def _inputs(n: int) -> str:
     return "one input" if n == 1 else f"{n} inputs"
 
 
-def _roles_table(found: Diagnostics) -> dict[str, Any]:
+def _roles_table(found: Diagnostics) -> Table:
     """How many heads have each role, and how many more lean to it."""
     roles = found.roles
     having, leaning = Counter(filter(None, roles.names)), Counter(filter(None, roles.leanings))
@@ -136,7 +134,7 @@ def _roles_table(found: Diagnostics) -> dict[str, Any]:
         layers = _range([head.layer for head in members])
         rows.append([role, having[role], leaning[role] - having[role], layers, shown + more])
     columns = ["role", "heads", "leaning", "layers", "strongest, with their share of attention"]
-    return _table("Heads by role", columns, rows)
+    return Table("Heads by role", columns, rows)
 
 
 def _share(found: Diagnostics, role: str, head: HeadId) -> float:
@@ -152,7 +150,7 @@ def _range(numbers: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _families_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
+def _families_table(found: Diagnostics, consensus: Consensus) -> Table:
     families = consensus.families()
     rows = [
         [
@@ -163,7 +161,7 @@ def _families_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
         ]
         for i, (leaves, support) in enumerate(zip(families.folders, families.support, strict=True))
     ]
-    return _table("Families of the consensus tree in words", ["family", "in words", "lean to", "support"], rows)
+    return Table("Families of the consensus tree in words", ["family", "in words", "lean to", "support"], rows)
 
 
 def _leaning_words(found: Diagnostics, leaves: Any) -> str:
@@ -172,7 +170,7 @@ def _leaning_words(found: Diagnostics, leaves: Any) -> str:
     return ", ".join(f"{name} {n}" for name, n in counts.most_common(3))
 
 
-def _folders_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
+def _folders_table(found: Diagnostics, consensus: Consensus) -> Table:
     """Folders most of whose heads have one role or lean to it, largest first, none inside another."""
     folders = describe_folders(consensus, found.roles.heads, found.roles.leanings)
     sizes = folders["n_heads"]
@@ -191,7 +189,7 @@ def _folders_table(found: Diagnostics, consensus: Consensus) -> dict[str, Any]:
     caption = (
         "Largest folders of the consensus tree in which half of the heads or more have one role, or lean to it"
     )
-    return _table(caption, ["in words", "heads", "support"], rows)
+    return Table(caption, ["in words", "heads", "support"], rows)
 
 
 def _agreement_text(name: str, agreement: TreeAgreement) -> str:
@@ -200,17 +198,17 @@ def _agreement_text(name: str, agreement: TreeAgreement) -> str:
     verdict = "better than chance" if agreement.p_value <= 0.05 else "no better than chance"
     return (
         f"The tree's folders predict {name} {verdict} (adjusted mutual information {agreement.information:.2f}, of "
-        f"permuted labels at most {agreement.chance:.2f} in 95 %; p = {agreement.p_value:.3g})."
+        f"permuted labels at most {agreement.chance:.2f} in 95 %; p = {number_words(agreement.p_value)})."
     )
 
 
-def _agreement_table(agreements: dict[str, TreeAgreement]) -> dict[str, Any]:
+def _agreement_table(agreements: dict[str, TreeAgreement]) -> Table:
     rows = [
         [name, _finite(a.information), _finite(a.chance), _finite(a.p_value), a.n_folders, a.n_labels]
         for name, a in agreements.items()
     ]
     columns = ["labels", "adjusted mutual information", "95 % of permutations", "p", "folders", "kinds of label"]
-    return _table("What the folders of the consensus tree predict, on their best level", columns, rows)
+    return Table("What the folders of the consensus tree predict, on their best level", columns, rows)
 
 
 def _overlap_text(table: DataFrame) -> str:
@@ -227,7 +225,7 @@ def _listing(names: Sequence[str]) -> str:
     return ", ".join(name.replace("_", " ") for name in names) if names else "none of these"
 
 
-def _overlap_table(table: DataFrame) -> dict[str, Any]:
+def _overlap_table(table: DataFrame) -> Table:
     rows = [
         [
             row.measure,
@@ -240,14 +238,14 @@ def _overlap_table(table: DataFrame) -> dict[str, Any]:
         for row in table.itertuples()
     ]
     columns = ["measure", "Spearman's correlation", "low", "high", "heads", "contained"]
-    return _table(OVERLAP, columns, rows)
+    return Table(OVERLAP, columns, rows)
 
 
-def _meanings_table(found: Diagnostics) -> dict[str, Any]:
+def _meanings_table(found: Diagnostics) -> Table:
     known = {**OF_HEADS, **OF_LAYERS}
     there = dict.fromkeys([*found.heads, *found.layers])
     rows = [[name, known[name].meaning, known[name].source] for name in there if name in known]
-    return _table(MEANINGS, ["column", "meaning", "source"], rows)
+    return Table(MEANINGS, ["column", "meaning", "source"], rows)
 
 
 def _finite(value: float) -> float | None:

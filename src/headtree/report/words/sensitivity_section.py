@@ -1,45 +1,29 @@
-"""`headtree run --sensitivity`: how much the settings of the questionnaire matter for a run."""
+"""How much the settings of the questionnaire matter for a run, as a section of its page."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from headtree.errors import InvalidValueError
-from headtree.measures.jackknife import Estimate
-from headtree.measures.sensitivity import Change, Sensitivity, sensitivity
-from headtree.runs.folder import Workplace
-from headtree.runs.organization_store import questionnaire_from_dict
+from headtree.measures.sensitivity import Change, Matters, Sensitivity
+from headtree.report.words.numbers import interval_words
 from headtree.section import Picture, Section, Table
-from headtree.study.claims_report import interval_words
 
-_INPUTS = 3
-FILES = ("sections/sensitivity.json", "figures/sensitivity.svg", "figures/sensitivity.png")
+#: How much a change moves the result, compared with another input, most first.
+_DEGREES: dict[Matters, str] = {
+    "more than it": "more",
+    "as much as another input": "about as much",
+    "less than another input": "less",
+    "no more than rounding": "not at all",
+}
 
-
-def measure_sensitivity(place: Workplace) -> None:
-    """Organize the first inputs again with one setting changed at a time; a section and its figure."""
-    from headtree.report.figures import save
-    from headtree.report.figures import sensitivity as draw_sensitivity
-
-    run = place.run
-    settings = questionnaire_from_dict(run.record.settings["questionnaire"])
-    atts = [run.attention[i].load() for i in range(min(_INPUTS, run.n_inputs))]
-    if len(atts) < 2:
-        raise InvalidValueError(f"sensitivity needs a run of two or more inputs, {run.path} has one; use --batches")
-    found = sensitivity(atts, settings, rng=run.record.settings["measures"]["seed"])
-    with place.aside("sensitivity") as folder:
-        rows = [_drawn(change) for change in (*found.changes, found.other_input)]
-        files = save(draw_sensitivity(rows), folder, "sensitivity")
-        (place.path / "figures").mkdir(exist_ok=True)
-        for file in files:
-            os.replace(file, place.path / "figures" / file.name)
-    place.write_text("sections/sensitivity.json", section_of(found).to_json())
+_COLUMNS = (
+    "setting", "value", "tree of heads", "tree of queries", "tree of keys", "affinity of heads", "ranking of heads",
+    "moves the tree of heads, compared with another input", "moves the ranking, compared with another input",
+)  # fmt: skip
 
 
-def section_of(found: Sensitivity) -> Section:
-    """The table, the figure, and which choices matter."""
+def sensitivity_section(found: Sensitivity) -> Section:
+    """The table, the figure, and which settings matter."""
     n = found.other_input.ranking.n_inputs[0]
     rows = [
         (
@@ -48,46 +32,29 @@ def section_of(found: Sensitivity) -> Section:
             *(interval_words(getattr(change, name)) for name in ("head_tree", "query_tree", "key_tree")),
             interval_words(change.affinity),
             interval_words(change.ranking),
-            found.matters_for_tree(change),
-            found.matters(change),
+            _DEGREES[found.matters_for_tree(change)],
+            _DEGREES[found.matters(change)],
         )
         for change in found.changes
     ]
-    columns = (
-        "setting", "value", "tree of heads", "tree of queries", "tree of keys", "affinity of heads",
-        "ranking of heads", "moves the tree of heads", "moves the ranking",
-    )  # fmt: skip
     between = found.other_input
     text = (
-        f"One setting is changed at a time on {n} inputs; trees are compared by tree distance (0: the same), "
-        "affinities "
-        "by correlation, heads ranked by entropy by Spearman's correlation; intervals are 95 % over inputs.",
+        f"One setting is changed at a time, on {n} inputs. Trees are compared by tree distance (0: equal), "
+        "affinities by correlation, and the heads' ranking by entropy by Spearman's correlation. Intervals are 95 "
+        "% over inputs.",
         f"For comparison, two inputs with the same settings: tree of heads {interval_words(between.head_tree)}, "
         f"affinity {interval_words(between.affinity)}, ranking {interval_words(between.ranking)}.",
         _in_words("tree", found.changes, found.matters_for_tree),
         _in_words("ranking", found.changes, found.matters),
     )
-    table = Table("What moves when one setting is changed.", columns, tuple(rows))
-    picture = Picture("figures/sensitivity.svg", "How far trees, affinities and ranking move with each setting.")
+    table = Table("What changes when one setting is changed.", _COLUMNS, rows)
+    picture = Picture("figures/sensitivity.svg", "How much each setting changes trees, affinities and ranking.")
     return Section("How sensitive the result is", text, (table,), (picture,))
 
 
-def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], str]) -> str:
+def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], Matters]) -> str:
     by_degree: dict[str, list[str]] = {}
     for change in changes:
-        by_degree.setdefault(matters(change), []).append(f"{change.setting} = {change.value}")
-    order = ("more than it", "as much as another input", "less than another input", "no more than rounding")
-    parts = [f"{degree}: {', '.join(by_degree[degree])}" for degree in order if degree in by_degree]
-    return f"A change moves the {what} of heads, beside what another input does, " + "; ".join(parts) + "."
-
-
-def _drawn(change: Change) -> dict[str, Any]:
-    row: dict[str, Any] = {"setting": change.setting, "value": change.value}
-    measures: dict[str, Estimate] = {
-        "tree_distance": change.head_tree,
-        "affinity_correlation": change.affinity,
-        "rank_correlation": change.ranking,
-    }
-    for name, measured in measures.items():
-        row |= {name: measured.number, f"{name}_low": measured.interval[0], f"{name}_high": measured.interval[1]}
-    return row
+        by_degree.setdefault(_DEGREES[matters(change)], []).append(f"{change.setting} = {change.value}")
+    said = [f"{degree}: {', '.join(by_degree[degree])}" for degree in _DEGREES.values() if degree in by_degree]
+    return f"Compared with swapping the input, changing a setting moves the {what} of heads: {'; '.join(said)}."

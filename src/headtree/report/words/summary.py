@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headtree.report.words.numbers import number_words
 from headtree.runs.run import Run
 
 _SHOWN = 3
@@ -128,11 +129,7 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def _heads(heads: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{head['name']} {_number(head['entropy'])}" for head in heads)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+    return ", ".join(f"{head['name']} {number_words(head['entropy'])}" for head in heads)
 
 
 def _family_lines(found: Mapping[str, Any]) -> list[str]:

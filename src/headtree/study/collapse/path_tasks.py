@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Task:
+class PathTask:
     """What a network is to learn, and how large it is."""
 
     name: str
@@ -44,24 +44,24 @@ class Task:
     learning_rate: float = 1e-3
 
 
-def sorting() -> Task:
+def sorting() -> PathTask:
     """Put 8 numbers out of 10 into order: the label of a place is the number that belongs there."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
         numbers = rng.integers(10, size=(n, 8))
         return torch.from_numpy(numbers), torch.from_numpy(np.sort(numbers, axis=1))
 
-    return Task("sorting", 6, 2, 48, 8, 10, 700, 64, draw, vocabulary=10)
+    return PathTask("sorting", 6, 2, 48, 8, 10, 700, 64, draw, vocabulary=10)
 
 
-def convex_hull() -> Task:
+def convex_hull() -> PathTask:
     """Say of each of 10 points in the unit square whether it is a corner of their convex hull."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
         points = rng.random((n, 10, 2))
         return torch.from_numpy(points).float(), torch.from_numpy(_are_corners(points).astype(np.int64))
 
-    return Task("convex hull", 6, 3, 84, 10, 2, 1000, 64, draw)
+    return PathTask("convex hull", 6, 3, 84, 10, 2, 1000, 64, draw)
 
 
 def _are_corners(points: Float[np.ndarray, "cloud point 2"]) -> Bool[np.ndarray, "cloud point"]:
@@ -73,7 +73,7 @@ def _are_corners(points: Float[np.ndarray, "cloud point 2"]) -> Bool[np.ndarray,
     return np.asarray(np.any(has_none_left & is_other, axis=-1))
 
 
-def memorisation() -> Task:
+def memorisation() -> PathTask:
     """Learn by heart a random label for every word of a text, which can only be told by what stands around it."""
     n_sequences, n_tokens, n_labels = 24, 32, 20
     words = _text_words(n_sequences * n_tokens)
@@ -86,7 +86,7 @@ def memorisation() -> Task:
         return torch.from_numpy(text[rows]), torch.from_numpy(labels[rows])
 
     sizes = (6, 2, 250, n_tokens, n_labels, 300, 8)
-    return Task("memorisation", *sizes, draw, vocabulary=len(numbers), is_memorised=True, learning_rate=5e-4)
+    return PathTask("memorisation", *sizes, draw, vocabulary=len(numbers), is_memorised=True, learning_rate=5e-4)
 
 
 def _text_words(n: int) -> list[str]:
@@ -98,7 +98,7 @@ def _text_words(n: int) -> list[str]:
     return [word for word in words if word.isalpha()][:n]
 
 
-TASKS: dict[str, Callable[[], Task]] = {
+TASKS: dict[str, Callable[[], PathTask]] = {
     "sorting": sorting,
     "convex hull": convex_hull,
     "memorisation": memorisation,
@@ -127,7 +127,7 @@ class Attention(nn.Module):
 class TaskNetwork(nn.Module):
     """Attention and skips alone, and a linear reading of every token's label."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: PathTask) -> None:
         super().__init__()
         is_points = task.vocabulary is None
         self.embed = nn.Linear(2, task.width) if is_points else nn.Embedding(task.vocabulary or 0, task.width)
@@ -249,7 +249,7 @@ def task_paths(name: str, *, n_seeds: int = 5, n_test: int = 32, n_steps: int | 
     return TaskPaths(name, np.array(rows), np.array(whole), float(np.mean(chances)), n_paths)
 
 
-def train_task(task: Task, seed: int, n_steps: int) -> TaskNetwork:
+def train_task(task: PathTask, seed: int, n_steps: int) -> TaskNetwork:
     """A network that has learned the task."""
     rng = np.random.default_rng([seed, 0])
     with torch.random.fork_rng(devices=[]):

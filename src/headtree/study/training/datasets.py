@@ -43,10 +43,10 @@ def read_wikitext(folder: Path) -> TextData:
     """
     files = {part: _text_file(folder, part) for part in _PARTS}
     words = {part: list(_words(path)) for part, path in files.items()}
-    return number_words(words["train"], words["valid"], words["test"])
+    return numbered_text(words["train"], words["valid"], words["test"])
 
 
-def number_words(train: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> TextData:
+def numbered_text(train: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> TextData:
     """Numbers by descending frequency in the training part, then alphabetically; all of its words are known."""
     counts = Counter(train)
     counts.setdefault(UNKNOWN, 0)
@@ -81,7 +81,7 @@ def download_wikitext103() -> TextData:
     def words(part: str) -> list[str]:
         return [word for text in parts[part]["text"] for word in [*text.split(), END]]
 
-    return number_words(words("train"), words("validation"), words("test"))
+    return numbered_text(words("train"), words("validation"), words("test"))
 
 
 # -- images -------------------------------------------------------------------------------------------------------

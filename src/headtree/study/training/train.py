@@ -27,7 +27,7 @@ from headtree.study.training.datasets import (
     read_wikitext,
 )
 from headtree.study.training.training_config import Training, named_config
-from headtree.study.training.training_tasks import ImageTask, Task, TextTask
+from headtree.study.training.training_tasks import ImageTask, TextTask, TrainingTask
 from headtree.study.training.training_watch import head_numbers, plot_history
 
 #: Shares of the steps that a one-cycle schedule takes to rise.
@@ -113,13 +113,13 @@ def train(
     before = _last_checkpoint(folder, settings) if resume else None
     with _own_random_numbers(settings.seed, where), _fast_products():
         task = make_task(settings, data, where, is_paper)
-        loop = _Loop(task, settings, folder, where, fast=fast)
+        loop = _TrainingLoop(task, settings, folder, where, fast=fast)
         if before is not None:
             loop.go_back_to(before)
         return loop.run(stop_after)
 
 
-def make_task(settings: Training, data: Any, device: torch.device, is_paper: bool) -> Task:
+def make_task(settings: Training, data: Any, device: torch.device, is_paper: bool) -> TrainingTask:
     """Read the data and set up the network."""
     if settings.network == "txl":
         text = download_wikitext103() if is_paper and data is None else read_wikitext(data_folder(data))
@@ -148,10 +148,12 @@ def _last_checkpoint(folder: Path, settings: Training) -> disk.Checkpoint:
     return found
 
 
-class _Loop:
+class _TrainingLoop:
     """Step after step, with everything a checkpoint must hold."""
 
-    def __init__(self, task: Task, settings: Training, folder: Path, device: torch.device, fast: bool) -> None:
+    def __init__(
+        self, task: TrainingTask, settings: Training, folder: Path, device: torch.device, fast: bool
+    ) -> None:
         self.task, self.settings, self.folder, self.device = task, settings, folder, device
         self.model = task.model
         self.optimizer = _optimizer(self.model, settings, device)
@@ -276,7 +278,7 @@ class _Loop:
 class _Gradients:
     """Set the gradients of a batch; returns the loss and what else the task's loss returns."""
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: TrainingTask, device: torch.device) -> None:
         self.task, self.device = task, device
 
     def __call__(self, batch: Mapping[str, Tensor]) -> list[Tensor]:
@@ -293,7 +295,7 @@ class _Recorded(_Gradients):
     Launching its thousands of kernels one by one takes the processor longer than they run.
     """
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: TrainingTask, device: torch.device) -> None:
         super().__init__(task, device)
         self._weights = list(task.model.parameters())
         self._graphs: dict[tuple[Any, ...], tuple[Any, ...]] = {}

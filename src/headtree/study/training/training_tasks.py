@@ -27,7 +27,7 @@ _LOGITS_AT_ONCE = 2**29
 _STREAMS = 32
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What the training loop needs to know."""
 
     can_be_recorded: bool  #: whether its loss and gradients may run as a CUDA graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.tree import PartitionTree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def mixed_difference(
@@ -96,27 +99,34 @@ def _from_each_other(probs: Float[Tensor, "head query key"]) -> float:
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw loss, the heads' mixed differences and their mean against the steps (SVG or PNG by the name)."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+    """Draw the loss, the heads' mixed differences and their mean over training (SVG or PNG by the name)."""
+    from headtree.report.figures.style import write
 
-    figure = Figure(figsize=(7, 7), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.subplots(3, sharex=True)
-    steps = [row["step"] for row in history]
+    write(_history_figure(history, title), path)
+
+
+def _history_figure(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    from headtree.report.figures.style import BLUE, GREEN, PAGE, PURPLE, VERMILION, new_figure, style
+    from headtree.report.words.numbers import number_words
+
     seen, unseen = "training", "validation"
-    if "valid_accuracy" in history[0]:  # images, which have no validation part
-        seen, unseen = "training (changed images, smoothed labels)", "first 2000 test images"
-    axes[0].plot(steps, [row["valid_loss"] for row in history], marker=".", label=unseen)
+    if "valid_accuracy" in history[0]:  # images, which have no validation set
+        seen, unseen = "training (augmented images, smoothed labels)", "first 2000 test images"
+    steps = [row["step"] for row in history]
     learned = [(row["step"], row["train_loss"]) for row in history if row.get("train_loss") is not None]
-    axes[0].plot(*zip(*learned, strict=True), label=seen, alpha=0.6) if learned else None
-    axes[0].legend()
-    axes[1].plot(steps, [row["mixed_difference"] for row in history], marker=".", color="C2")
-    axes[2].plot(steps, [row["head_mean"] for row in history], marker=".", color="C3")
-    names = ("loss", "mean size of the\nmixed Haar differences", "mean of the\nheads' scores")
-    for ax, name in zip(axes, names, strict=True):
-        ax.set_ylabel(name)
-        ax.grid(alpha=0.3)
-    axes[2].set_xlabel("step")
-    axes[0].set_title(title)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with style():
+        figure = new_figure(PAGE, PAGE)
+        loss, differences, means = figure.subplots(3, sharex=True)
+        loss.plot(steps, [row["valid_loss"] for row in history], color=BLUE, marker="o", label=unseen)
+        if learned:
+            loss.plot(*zip(*learned, strict=True), color=VERMILION, linestyle="--", label=seen)
+        loss.legend()
+        loss.set(ylabel="loss", title=title)
+        differences.plot(steps, [row["mixed_difference"] for row in history], color=GREEN, marker="^")
+        differences.set_ylabel("mean size of the\nmixed Haar differences")
+        means.plot(steps, [row["head_mean"] for row in history], color=PURPLE, marker="v")
+        means.set(xlabel="step", ylabel="mean of the\nheads' scores")
+        means.xaxis.set_major_formatter(number_words)
+        for axes in (loss, differences, means):
+            axes.grid()
+    return figure

@@ -5,7 +5,7 @@ HT.compare = (() => {
   const SLOTS = ["a", "b"];
   let palettes;
 
-  /** Heads that the slots show; without a selection the one that stands first by entropy. */
+  /** Heads that the slots show; without a selection the one of highest entropy. */
   function heads(net) {
     const {selected} = HT.state.get();
     return selected.length ? selected.slice(0, 2) : [net.first];
@@ -53,7 +53,7 @@ HT.compare = (() => {
     };
     const values = lazily("Values as a table", () => {
       if (!shown) return el("p", {}, "Nothing is shown.");
-      return HT.matrix.asTable("Rows are queries, columns are keys; +n stands for n more in the same block", shown.part,
+      return HT.matrix.asTable("Rows are queries, columns are keys; +n means n more in the same block", shown.part,
         kind === "organized", shown.rows, shown.columns, shown.value);
     });
     return card({id: `${kind === "as_is" ? "as-is" : "organized"}-${slot.name}`, title, sentence, draw, over,
@@ -118,14 +118,14 @@ HT.compare = (() => {
       return fig;
     };
     const values = lazily("Coefficients as a table", () => {
-      if (row(slot) < 0) return el("p", {}, "Not kept for this head.");
+      if (row(slot) < 0) return el("p", {}, "Not stored for this head.");
       const found = coefficients(slot);
       return table("Coarsest functions first", ["support", "|coefficient|"],
         found.support.map((s, f) => [s, found.values[f]]));
     });
     return card({id: `coefficients-${slot.name}`, title: "Haar coefficients by support", draw, level: "h4",
-      sentence: "Each dot is one of the coarsest functions on the trees. Large values at large support mean that the " +
-        "head is organized: coarse folders tell much of it.", tables: [values]});
+      sentence: "Each dot is one of the coarsest functions on the trees. Large values at large support mean that " +
+        "coarse folders describe most of the head.", tables: [values]});
   }
 
   function energyCard(slot) {
@@ -144,13 +144,13 @@ HT.compare = (() => {
       return fig;
     };
     const values = lazily("Energies as a table", () => {
-      if (row(slot) < 0) return el("p", {}, "Not kept for this head.");
+      if (row(slot) < 0) return el("p", {}, "Not stored for this head.");
       const start = slot.part.arrays.octaves;
       return table("Share of the sum of squares", ["support from", "share"],
         shares().map((share, i) => [start[i], share]));
     });
     return card({id: `energy-${slot.name}`, title: "Energy by support", draw, level: "h4",
-      sentence: "The sum of squares of all coefficients, by the size of their support; to the right, coarse.",
+      sentence: "Sum of squares of all coefficients by size of support; coarse functions are on the right.",
       tables: [values]});
   }
 
@@ -205,17 +205,17 @@ HT.compare = (() => {
       }
       return null;
     };
-    const values = lazily("Shares as a table", () => row(slot) < 0 ? el("p", {}, "Not kept for this head.")
-      : table("Norm of each term over that of softmax; terms are not orthogonal", ["term", "share"],
+    const values = lazily("Shares as a table", () => row(slot) < 0 ? el("p", {}, "Not stored for this head.")
+      : table("Norm of each term relative to softmax; the terms are not orthogonal", ["term", "share"],
         net.terms.map((name, t) => [titles[name], share(t)])));
-    const cells = lazily("Values as tables", () => !shown ? el("p", {}, "Not kept for this head.")
+    const cells = lazily("Values as tables", () => !shown ? el("p", {}, "Not stored for this head.")
       : el("div", {}, ...net.terms.map((name, t) => HT.matrix.asTable(`${titles[name]}: rows are folders of queries, ` +
-        "columns folders of keys; +n stands for n more in the same folder", slot.part, true, shown.arrays.terms_rows,
+        "columns folders of keys; +n means n more in the same folder", slot.part, true, shown.arrays.terms_rows,
       shown.arrays.terms_columns, (i, j) => value(t, i, j)))));
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
-        "negative, red positive, on one scale (its fourth root, so that small values show). Percentages are norms " +
-        "beside that of softmax." + (net.kind === "probs" ? " This run has probabilities: what softmax is taken of is " +
+        "negative, red positive, on one scale (fourth root, to show small values). Percentages are norms " +
+        "relative to that of softmax." + (net.kind === "probs" ? " This run has probabilities: what softmax is taken of is " +
         "their logarithm, a zero counting as the head's smallest probability above it." : ""), tables: [values, cells]});
   }
 
@@ -264,7 +264,7 @@ HT.compare = (() => {
       columns.map((column, i) => [token(net.inputs[i]),
         ...slots.filter(slot => slot.head !== undefined).map(slot => column[slot.head])])));
     const self = card({id: "entropies", title: "Entropy over all inputs", draw, over, level: "h4",
-      sentence: "Grey boxes hold the middle 80 % of all heads, their line the median.", tables: [values]});
+      sentence: "Grey boxes span the middle 80 % of all heads; the line is the median.", tables: [values]});
     return self;
   }
 
@@ -302,10 +302,10 @@ HT.compare = (() => {
     slot.about = el("p", {class: "facts"});
     slot.note = el("p", {class: "note", hidden: true});
     slot.cards = [
-      matrixCard(net, slot, "as_is", "As it is",
-        "Queries down, keys across, in their own order; each cell averages a box of entries."),
+      matrixCard(net, slot, "as_is", "Original order",
+        "Queries down, keys across, in their original order; each cell averages a box of entries."),
       matrixCard(net, slot, "organized", "Organized", "The same matrix in the order of its trees; each cell averages " +
-        "a folder of queries × a folder of keys. White lines bound the folders of the chosen level."),
+        "a folder of queries × a folder of keys. White lines separate the folders of the chosen level."),
       coefficientCard(slot), energyCard(slot), termCard(net, slot),
     ];
     slot.element = el("div", {class: "slot", id: `slot-${name}`}, slot.heading, slot.about,
@@ -321,7 +321,7 @@ HT.compare = (() => {
     for (const item of slot.cards.slice(2)) item.element.hidden = lacks || !slot.part;
     for (const item of slot.cards.slice(0, 2)) item.element.hidden = !slot.part;
     if (!slot.part) {
-      slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and entropies are here.");
+      slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and entropies are included.");
     }
     if (!lacks) return;
     const kept = Array.from(slot.part.arrays.detail_heads);
@@ -330,8 +330,8 @@ HT.compare = (() => {
     const link = head => el("button", {type: "button", class: "link", onclick: () => HT.state.select([head])},
       net.names[head]);
     slot.note.replaceChildren("Haar coefficients and paraproduct terms of this head were left out to keep the page ",
-      near.length ? "small. They are here for the head that stands for its family, "
-        : "small. They are here for the heads that stand for the main families: ",
+      near.length ? "small. They are included for the head that represents its family, "
+        : "small. They are included for the heads that represent the main families: ",
       ...(near.length ? near : kept).slice(0, 12).flatMap((head, i) => [i ? ", " : "", link(head)]), ".");
   }
 

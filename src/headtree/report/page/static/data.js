@@ -21,7 +21,7 @@ HT.data = (() => {
   };
   const ALIGNMENT = 8;
   const known = new Map();
-  /** When all of the file has been read; the first part stands before the code, the others after it. */
+  /** When all of the file has been read; the first part comes before the code, the others after it. */
   const whole = document.readyState === "loading"
     ? new Promise(resolve => document.addEventListener("DOMContentLoaded", resolve, {once: true})) : Promise.resolve();
 
@@ -54,7 +54,7 @@ HT.data = (() => {
     return known.get(name);
   }
 
-  /** Undo "each row less the one above" for matrix i of a (matrix, row, column) array; a copy. */
+  /** Undo "each row minus the one above" for matrix i of a (matrix, row, column) array; a copy. */
   function matrix(part, key, i) {
     const [, nRows, nColumns] = part.shapes[key];
     const size = nRows * nColumns;

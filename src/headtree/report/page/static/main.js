@@ -1,4 +1,4 @@
-/* The beginning: unpack what the first view needs, draw it, then the rest as it comes into sight. */
+/* The entry point: unpack what the first view needs, draw it, then the rest as it scrolls into view. */
 (() => {
   const {el, byId, number, words, options, token} = HT.dom;
 
@@ -12,7 +12,7 @@
     };
     tree.place = new Int32Array(tree.order.length);
     tree.order.forEach((head, place) => { tree.place[head] = place; });
-    tree.inner = new Int32Array(tree.order.length);  // smallest folder of each place
+    tree.inner = new Int32Array(tree.order.length);  // smallest folder at each position
     tree.start.forEach((start, f) => tree.inner.fill(f, start, start + tree.size[f]));
     return tree;
   }
@@ -159,7 +159,7 @@
   }
 
   HT.track(begin()).catch(error => {
-    byId("summary").textContent = `This page could not be shown: ${error.message}. It needs a browser of 2023 or later.`;
+    byId("summary").textContent = `This page could not be displayed: ${error.message}. It needs a browser from 2023 or later.`;
     throw error;
   });
 })();

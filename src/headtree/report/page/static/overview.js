@@ -54,7 +54,7 @@ HT.overview = (() => {
   }
 
   function legendOf(shown, name) {
-    if (shown.isFar) return [el("span", {class: "legend"}, "A few heads are beyond the ends of the colours.")];
+    if (shown.isFar) return [el("span", {class: "legend"}, "A few heads are outside the colour range.")];
     if (!shown.categories) return [];
     const many = shown.categories.length > CATEGORIES.length;
     return [el("span", {class: "legend"}, `${words(name)}: `,
@@ -62,7 +62,7 @@ HT.overview = (() => {
         const swatch = el("i", {class: "swatch"});
         swatch.style.background = fill;
         return el("span", {class: "key"}, swatch, value || "none");
-      }), ...(many ? [" (colours recur)"] : []))];
+      }), ...(many ? [" (colours repeat)"] : []))];
   }
 
   function addBar(fig, shown) {
@@ -133,14 +133,14 @@ HT.overview = (() => {
       }
       return best;
     };
-    const places = HT.dom.lazily("Places as a table", () => HT.dom.table("Where each head lies on the map",
+    const places = HT.dom.lazily("Positions as a table", () => HT.dom.table("Where each head lies on the map",
       ["head", words(HT.state.get().x), words(HT.state.get().y)], net.names.map((name, i) => [name, xs[i], ys[i]])));
     const over = (px, py) => nearest(px, py) < 0 ? null : net.about(nearest(px, py));
     const tapped = (px, py, add) => { if (nearest(px, py) >= 0) HT.state.select([nearest(px, py)], add); };
     const self = card({
       id: "map", title: "Map of heads", draw, over, tapped,
-      sentence: "Each point is a head; heads that attend alike lie close together. Coloured as the grid is. Drag a " +
-        "box or a lasso to select several.",
+      sentence: "Each point is a head; heads that attend alike are close together. Colours are those of the grid. Drag " +
+        "a box or a lasso to select several.",
       controls: [labelled("across", x), labelled("up", y)], after: [legend], tables: [places],
     });
     follow(self);
@@ -191,7 +191,7 @@ HT.overview = (() => {
     const tapped = (x, y, add) => { if (under(x, y) !== undefined) HT.state.select([under(x, y)], add); };
     const self = card({
       id: "grid", title: "Layer × head", draw, over, tapped,
-      sentence: "Where the heads sit: a row per layer, from the first at the top, coloured by a column of the table.",
+      sentence: "One row per layer, the first layer at the top; colour is a column of the table.",
       controls: [labelled("colour", select)], after: [legend],
     });
     follow(self);
@@ -268,13 +268,13 @@ HT.overview = (() => {
       const row = cellOf(tree.place[head]);
       const others = Array.from({length: net.nHeads}, (_, i) => i).filter(i => i !== head)
         .map(i => [i, value(row, cellOf(tree.place[i]))]).sort((a, b) => b[1] - a[1]);
-      return HT.dom.table(`All heads, those nearest to ${net.names[head]} first`, ["head", "affinity"],
+      return HT.dom.table(`All heads, nearest to ${net.names[head]} first`, ["head", "affinity"],
         others.map(([i, v]) => [net.names[i], v]));
     });
     const self = card({
       id: "affinity", title: "Affinity of heads", draw, over, tapped,
-      sentence: "How alike every two heads attend, in the order of the tree: bright blocks on the diagonal are " +
-        "folders. Click a cell to select its two heads.",
+      sentence: "How similarly every two heads attend, in tree order: bright blocks on the diagonal are folders. " +
+        "Click a cell to select its two heads.",
       tables: [nearest],
     });
     HT.state.subscribe(["selected"], () => {

@@ -1,4 +1,4 @@
-/* Stability over inputs, the optional parts of a run, settings. */
+/* Stability across inputs, the sections of a run, settings. */
 HT.sections = (() => {
   const {el, byId, number, percent, table, token, lazily} = HT.dom;
 
@@ -13,8 +13,8 @@ HT.sections = (() => {
     section.append(
       el("p", {}, `Two inputs rank the heads by entropy with a mean rank correlation of ${number(found.mean)}` +
         `${low === null ? "" : ` (${percent(found.confidence)} interval ${number(low)} to ${number(high)})`}. ` +
-        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: beyond what chance gives, both ` +
-        `halves of the inputs show them in half of ${found.n_bootstrap} random divisions.`));
+        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: both halves of the inputs ` +
+        `contain them in half of ${found.n_bootstrap} random divisions, beyond chance.`));
     const card = HT.plots.card({
       id: "agreement", title: "Agreement of inputs",
       sentence: "Rank correlation of head entropies between every two inputs: 1 means the same ranking.",
@@ -41,7 +41,7 @@ HT.sections = (() => {
         ["input", ...found.correlations.keys()], found.correlations.map((row, i) => [i, ...row])))],
     });
     const side = el("div", {class: "card"},
-      table(`Heads that recur most among the ${found.n_selected} of highest and of lowest entropy`,
+      table(`Heads most often among the ${found.n_selected} of highest and of lowest entropy`,
         ["", "highest", "inputs", "lowest", "inputs"], found.recurring));
     section.append(el("div", {class: "grid"}, card.element, side),
       table("Each input's tree of heads", ["input", "distance to the tree of all inputs", "questionnaire"],
@@ -64,7 +64,7 @@ HT.sections = (() => {
   function settings(net) {
     const power = net.kind === "probs" ? "with the square root of the value" : "linearly";
     byId("settings").append(
-      el("p", {}, `Matrices are averaged to at most ${net.text.tile_size} × ${net.text.tile_size} cells and kept in 8 ` +
+      el("p", {}, `Matrices are averaged to at most ${net.text.tile_size} × ${net.text.tile_size} cells and stored in 8 ` +
         `bits: 255 steps between the smallest and the largest value of each head, spaced ${power}. ` +
         "The table of heads has full precision."),
       table("Settings, versions and inputs of the run", ["name", "value"],

@@ -10,12 +10,12 @@ HT.tree = (() => {
 
   const LARGE = 0.3, OPEN = 3;  // share of all heads, and levels, that the list shows open
 
-  /** Where each folder and leaf stands, folded ones taking less room than their heads. */
+  /** Position of each folder and leaf; folded ones take less room than their heads. */
   function layout(tree, folded) {
     const isFolded = new Set(folded);
     const nFolders = tree.start.length;
     const hidden = new Uint8Array(nFolders);
-    const outer = new Int32Array(tree.order.length).fill(-1);  // outermost folded folder of each place
+    const outer = new Int32Array(tree.order.length).fill(-1);  // outermost folded folder at each position
     for (let f = 0; f < nFolders; f++) {  // parents come before their children
       const parent = tree.parent[f];
       if (parent >= 0 && (hidden[parent] || isFolded.has(parent))) hidden[f] = 1;
@@ -144,9 +144,9 @@ HT.tree = (() => {
     const key = el("div", {class: "legends"});
     const self = card({
       id: "tree", title: "Tree of heads", draw, over, tapped,
-      sentence: "From all heads (top) to single heads (bottom, coloured as the grid is); a folder hangs from the one " +
-        "that holds it. Colour and label are its support: how often two random halves of the inputs both show exactly " +
-        "this folder, beyond what chance gives. Grey ones, without a label, have no more than noise has.",
+      sentence: "From all heads (top) to single heads (bottom, in the colours of the grid); each folder hangs below the " +
+        "one that contains it. Colour and label show its support: how often two random halves of the inputs both " +
+        "contain exactly this folder, beyond chance. Grey folders without a label replicate no better than noise.",
       controls: [labelled("Click on a folder", click), labelled("fold folders of", levels)], after: [key],
     });
     HT.state.subscribe(["basis", "input"], () => {
@@ -155,7 +155,7 @@ HT.tree = (() => {
       options(levels, [[0, "no size"], ...sizes.map(n => [n, `up to ${n} heads`])], 0);
       const none = t.support.every(Number.isNaN);
       key.replaceChildren(...(none
-        ? [el("span", {class: "legend"}, "One input's tree has no support; labels are numbers of heads.")]
+        ? [el("span", {class: "legend"}, "The tree of one input has no support; labels are numbers of heads.")]
         : [el("span", {class: "legend"}, "support: ", ...SUPPORT.map((fill, i) => {
             const swatch = el("i", {class: "swatch"});
             swatch.style.background = fill;
@@ -213,7 +213,7 @@ HT.tree = (() => {
       const single = members(tree, f).filter(head => !inside.has(head));
       content.append(...inner);
       if (single.length) {
-        content.append(el("p", {class: "single"}, "Heads by themselves: ", ...single.flatMap((head, i) => [
+        content.append(el("p", {class: "single"}, "Single heads: ", ...single.flatMap((head, i) => [
           i ? ", " : "", el("button", {type: "button", class: "link", onclick: () => HT.state.select([head])},
             net.names[head])])));
       }
