@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from headtree._extras import require
 from headtree.depth.paths import PathLengths
 from headtree.depth.residual import PUBLISHED_BERT, VARIANTS, RankResidual
-from headtree.errors import InvalidValueError
 from headtree.study.collapse.circle import CircleRuns
 from headtree.study.collapse.path_tasks import TaskPaths
 
@@ -53,11 +53,10 @@ _FLOOR = 1e-7
 
 @contextmanager
 def _new_figure(width: float, height: float) -> Iterator[Any]:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InvalidValueError("figures need the package matplotlib: pip install 'headtree[report]'") from error
+    require("report", "drawing figures", "matplotlib")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(_STYLE):
         yield Figure(figsize=(width, height), layout="constrained")
 
