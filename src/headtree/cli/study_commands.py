@@ -32,7 +32,8 @@ def reproduce(
     headtree reproduce
     headtree reproduce --networks txl,runs/mine -o runs/claims
 
-    Every claim becomes one number with an interval and a verdict by a fixed rule: agrees, differs, or cannot be decided.
+    Every claim becomes one number with an interval and a verdict by a fixed rule: agrees, differs, or cannot be
+    decided.
     """  # noqa: D301
     with cli_errors("reproduce"):
         names = [name.strip() for name in networks.split(",") if name.strip()]
