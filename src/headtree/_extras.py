@@ -18,7 +18,7 @@ EXTRAS = {
 _INCLUDED = {"demo": ("models", "report"), "train": ("models", "report")}
 
 #: Names on the package index, where they differ from the names that are imported.
-_INDEX_NAMES = {"PIL": "pillow", "headtree_networks": "headtree-networks"}
+INDEX_NAMES = {"PIL": "pillow", "headtree_networks": "headtree-networks"}
 
 
 def require(extras: str, purpose: str, *packages: str) -> None:
@@ -44,7 +44,7 @@ def require(extras: str, purpose: str, *packages: str) -> None:
         return
     included = {name for extra in wanted for name in _INCLUDED.get(extra, ())}
     install = ",".join(extra for extra in wanted if extra not in included)
-    missing = sorted({_INDEX_NAMES.get(name, name) for names in absent.values() for name in names})
+    missing = sorted({INDEX_NAMES.get(name, name) for names in absent.values() for name in names})
     verb = "is" if len(missing) == 1 else "are"
     raise MissingPackageError(
         f"{purpose} needs {_listed(missing)}, which {verb} not installed; install with: "

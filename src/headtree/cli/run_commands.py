@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headtree._extras import require
 from headtree.cli.common import (
     Draw,
     Force,
@@ -151,8 +152,9 @@ def organize(
     Missing entries are nan (empty cells in a table).
     """  # noqa: D301
     with cli_errors("organize"):
-        reader = "models" if file.suffix.lower() == ".safetensors" else None
-        require_extras(f"organizing {file.name}", draw=draw, also=reader)
+        if file.suffix.lower() == ".safetensors":
+            require("models", f"reading {file.name}", "safetensors")
+        require_extras("drawing (without --no-draw)", draw=draw)
         from headtree.pipeline.array_run import ArrayFile
         from headtree.pipeline.make import default_folder, make_array_run, make_run
         from headtree.pipeline.sources import tensor_file
