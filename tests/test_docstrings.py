@@ -4,7 +4,6 @@ import doctest
 import importlib
 import inspect
 
-import numpy as np
 import pytest
 
 import headtree as ht
@@ -21,6 +20,8 @@ MISSING: frozenset[str] = frozenset(
         "FrozenNetwork",
         "HaarBasis",
         "HeadId",
+        "HeadtreeError",
+        "HeadtreeWarning",
         "HeadWeights",
         "HolderExponent",
         "Induction",
@@ -83,10 +84,7 @@ MISSING: frozenset[str] = frozenset(
     }
 )
 
-#: Nothing to show an example of.
-EXEMPT = {"__version__", "HeadtreeError", "HeadtreeWarning"}
-
-NAMES = sorted(set(ht.__all__) - EXEMPT)
+NAMES = sorted(set(ht.__all__) - {"__version__"})
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -94,9 +92,8 @@ def examples(name):
     """The doctests of a public name: of its own docstring and, for a class, of its public members."""
     thing = getattr(ht, name)
     module = importlib.import_module(thing.__module__)
-    known = {**vars(module), "ht": ht, "np": np}
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    return [test for test in finder.find(thing, name, module=module, globs=known) if test.examples]
+    tests = doctest.DocTestFinder().find(thing, name, module=module, globs=dict(vars(module)))
+    return [test for test in tests if test.examples]
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - MISSING))
