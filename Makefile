@@ -1,5 +1,9 @@
-# make test   the environment, then everything that must hold
-# make demo   the environment, then two trained networks, organized: see runs/demo-txl/report.html
+# make test      makes the environment, then runs every check: lint, types, imports, tests, benchmarks on tiny inputs
+# make demo      makes the environment, then organizes two trained networks: open runs/demo-txl/report.html
+# make lint      formatting, types and who may import whom
+# make bench     the benchmarks behind docs/performance.md
+# make findings  writes the tables of docs/findings.md
+# make clean     removes the environment and all caches
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -20,7 +24,7 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/headtree demo
 
-# docs/findings.md: the paper's claims on the bundled networks and a pretrained BERT; ten to fifteen minutes
+# The paper's claims on the bundled networks and a pretrained BERT; takes ten to fifteen minutes.
 findings: $(STAMP)
 	$(BIN)/headtree reproduce --networks bundled,minilm --sensitivity -o runs/findings --into docs/findings.md
 

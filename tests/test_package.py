@@ -23,10 +23,9 @@ def test_importing_headtree_imports_nothing_heavy():
     assert run(sys.executable, "-c", code).stdout.strip() == "[]"
 
 
-def test_help_needs_nothing_heavy():
-    code = (
-        "import sys, headtree.cli.app; print([m for m in ('torch', 'numba', 'numpy', 'scipy') if m in sys.modules])"
-    )
+def test_help_needs_nothing_heavy_and_nothing_of_the_study():
+    unwanted = ("torch", "numba", "numpy", "scipy", "headtree.study")
+    code = f"import sys, headtree.cli.app; print([m for m in {unwanted} if m in sys.modules])"
     assert run(sys.executable, "-c", code).stdout.strip() == "[]"
 
 

@@ -6,27 +6,51 @@ from importlib.util import find_spec
 
 from headtree.errors import MissingPackageError
 
-#: What each extra of headtree brings, by the names under which the packages are imported.
+#: The packages that headtree cannot do without in each extra, by the names under which they are imported.
 EXTRAS = {
-    "models": ("PIL", "safetensors", "sentencepiece", "tokenizers", "transformers"),
+    "models": ("safetensors", "transformers"),
     "report": ("bokeh", "matplotlib"),
-    "demo": ("headtree_networks", "safetensors", "transformers"),
+    "demo": ("PIL", "headtree_networks", "safetensors", "transformers"),
     "train": ("datasets",),
 }
 
+#: The extras that another one brings along, as `pyproject.toml` says.
+_INCLUDED = {"demo": ("models", "report"), "train": ("models", "report")}
 
-def require(extra: str, purpose: str) -> None:
-    """Raise unless the packages of an extra are installed.
+#: Names on the package index, where they differ from the names that are imported.
+INDEX_NAMES = {"PIL": "pillow", "headtree_networks": "headtree-networks"}
+
+
+def require(extras: str, purpose: str, *packages: str) -> None:
+    """Raise `MissingPackageError` unless the packages of some extras are installed.
+
+    Call it before any work is done and before any file is written.
 
     Parameters
     ----------
-    extra : str
-        One of `EXTRAS`.
+    extras : str
+        One or more of `EXTRAS`, separated by commas as pip takes them: "models" or "models,report".
     purpose : str
-        What needs it, as the subject of a sentence: "drawing figures".
+        What needs them, as the subject of a sentence with a singular verb: "drawing figures".
+    *packages : str
+        The packages that must be there, by the names under which they are imported; all of `EXTRAS` without it.
     """
-    missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
-    if missing:
-        raise MissingPackageError(
-            f"{purpose} needs {' and '.join(missing)}, which is not installed: pip install 'headtree[{extra}]'"
-        )
+    absent = {
+        extra: [name for name in packages or EXTRAS[extra] if find_spec(name) is None]
+        for extra in extras.split(",")
+    }
+    wanted = [extra for extra, names in absent.items() if names]
+    if not wanted:
+        return
+    included = {name for extra in wanted for name in _INCLUDED.get(extra, ())}
+    install = ",".join(extra for extra in wanted if extra not in included)
+    missing = sorted({INDEX_NAMES.get(name, name) for names in absent.values() for name in names})
+    verb = "is" if len(missing) == 1 else "are"
+    raise MissingPackageError(
+        f"{purpose} needs {_listed(missing)}, which {verb} not installed; install with: "
+        f"pip install 'headtree[{install}]'"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -16,7 +16,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import headtree as ht
-from headtree.cli import train_command as cli
+from headtree.cli import study_commands as cli
 from headtree.study.training import checkpoint as disk
 from headtree.study.training import datasets as data
 from headtree.study.training import training_config as settings

@@ -1,4 +1,4 @@
-"""The command line: `headtree --help` lists what there is; the commands themselves live in their packages."""
+"""The command line: registers the commands of the other modules; `headtree --help` lists them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import typer
 
 import headtree as ht
 from headtree.cli.depth_command import depth
-from headtree.cli.run_commands import demo, organize, report, reproduce, run
-from headtree.cli.train_command import train
+from headtree.cli.run_commands import demo, organize, report, run
+from headtree.cli.study_commands import reproduce, train
 
 _HELP = """Show how a transformer's attention, or any array, is organized.
 
@@ -17,17 +17,18 @@ _HELP = """Show how a transformer's attention, or any array, is organized.
 headtree demo                                       two trained networks, offline, in about a minute
 headtree run bert-base-uncased --text book.txt      any transformer on your text
 headtree run ./my-vit --images photos --kind probs  … or on your images
-headtree organize measurement.npy                   any array of two or more axes
+headtree organize measurement.npy                   any array with two or more axes
 headtree report runs/demo-txl                       draw a run again
 headtree depth bert-base-uncased --text book.txt    how fast tokens become alike with depth
-headtree reproduce                                  what the Organized Attention paper shows and says, tested
+headtree reproduce                                  test the claims of the Organized Attention paper
 
-A run is a folder: attention.zarr and organization.zarr (open with xarray), heads.csv, layers.csv, measures.json,
-figures/, report.html, and run.json with everything that is needed to make it again. In Python:
-headtree.open_run("runs/demo-txl"). Whatever stops a command, the same command goes on where it stopped.
+A run is a folder: attention.zarr and organization.zarr (open them with xarray), heads.csv, layers.csv,
+measures.json, figures/, report.html, and run.json with everything needed to repeat the run. In Python:
+headtree.open_run("runs/demo-txl"). If a command is interrupted, the same command continues where it stopped.
 
-Exit codes: 0 done; 2 the input is wrong; 3 the output folder is in use or holds something else; 4 the system
-refused (full disk, missing rights); 130 interrupted.
+Exit codes: 0 success; 2 wrong input, or an optional package is missing (the message gives the pip command);
+3 the output folder is in use or holds something else; 4 the system refused (disk full, no permission);
+130 interrupted.
 """
 
 app = typer.Typer(

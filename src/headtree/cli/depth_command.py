@@ -1,4 +1,4 @@
-"""The command `headtree depth`; `headtree.cli.app` registers it."""
+"""The command `depth`: rank collapse and paths through the layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtree.cli.run_commands import answering
+from headtree.cli.common import Images, Text, cli_errors, require_extras
+from headtree.errors import InvalidTypeError
 
 if TYPE_CHECKING:
     from headtree.section import Section
@@ -15,19 +16,25 @@ if TYPE_CHECKING:
 
 def depth(
     model: Annotated[
-        str | None, typer.Argument(help="A Hugging Face model id, a folder with one, or txl or vit.")
+        str | None, typer.Argument(help="A Hugging Face model id, a local model folder, or txl or vit.")
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="A text file, cut into inputs of --tokens tokens.")] = None,
-    images: Annotated[Path | None, typer.Option(help="A folder of images.")] = None,
-    inputs: Annotated[int, typer.Option(help="How many inputs, or as many as there are.")] = 8,
-    tokens: Annotated[int, typer.Option(help="Tokens of an input; [RC] takes 128.")] = 128,
-    part: Annotated[str | None, typer.Option(help="Of a model with several: encoder or decoder.")] = None,
+    text: Text = None,
+    images: Images = None,
+    inputs: Annotated[int, typer.Option(help="Number of inputs; fewer if the text or folder is short.")] = 8,
+    tokens: Annotated[
+        int, typer.Option(help="Tokens per input; the rank collapse paper (arXiv 2103.03404) uses 128.")
+    ] = 128,
+    part: Annotated[
+        str | None, typer.Option(help="Which attention of a model with several: encoder or decoder.")
+    ] = None,
     fresh: Annotated[bool, typer.Option(help="Whether to measure an untrained network as well.")] = True,
-    tasks: Annotated[bool, typer.Option("--tasks", help="Train the small tasks of [RC] (minutes).")] = False,
-    seeds: Annotated[int, typer.Option(help="Networks for each task.")] = 5,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="Train the small tasks of the rank collapse paper (minutes).")
+    ] = False,
+    seeds: Annotated[int, typer.Option(help="Number of networks trained for each task.")] = 5,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and figures.")] = Path("depth"),
 ) -> None:
-    """Measure how fast a network's tokens become alike with depth, and what its paths of each length carry.
+    """Measure how fast a network's tokens become alike with depth, and what its paths of each length contribute.
 
     \b
     headtree depth bert-base-uncased --text book.txt -o depth-bert
@@ -36,11 +43,10 @@ def depth(
 
     Writes figures/, sections/depth.json, layers.csv, residual.csv and paths.csv.
     """  # noqa: D301
-    with answering("depth"):
+    with cli_errors("depth"):
         if model is None and not tasks:
-            from headtree.errors import InvalidTypeError
-
-            raise InvalidTypeError("name a model, or ask for --tasks")
+            raise InvalidTypeError("there is nothing to measure: name a model, or pass --tasks")
+        require_extras("measuring depth", draw=True, model=model, images=images)
         if model is not None:
             _model(model, text, images, inputs, tokens, part, fresh, output)
         if tasks:
@@ -74,7 +80,7 @@ def _model(
     _write(output / "residual.csv", found.residual.table().to_csv(index=False))
     if found.paths is not None:
         _write(output / "paths.csv", found.paths.table().to_csv(index=False))
-    _say(section, output)
+    _print_section(section, output)
 
 
 def _tasks(seeds: int, output: Path) -> None:
@@ -86,7 +92,7 @@ def _tasks(seeds: int, output: Path) -> None:
     draw_collapse(tasks, circle, output / "figures")
     section = collapse_section(tasks, circle)
     _write(output / "sections" / "depth_tasks.json", section.to_json())
-    _say(section, output)
+    _print_section(section, output)
 
 
 def _write(path: Path, text: str) -> None:
@@ -94,7 +100,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _say(section: Section, output: Path) -> None:
+def _print_section(section: Section, output: Path) -> None:
     for paragraph in section.text:
         typer.echo(paragraph)
     typer.echo(f"figures and tables in {output}")

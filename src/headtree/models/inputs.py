@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.source import ModelFiles
@@ -239,6 +240,7 @@ def image_inputs(model: nn.Module, images: Any, processor: Any, source: ModelFil
 
 def _processed(image: Any, processor: Any, i: int) -> Tensor:
     if isinstance(image, str | Path):
+        require("models", "reading an image file", "PIL")
         from PIL import Image, UnidentifiedImageError
 
         try:

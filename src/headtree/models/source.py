@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from headtree._extras import require
 from headtree._version import __version__
-from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError, MissingPackageError
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 
 #: Seconds to wait for the hub before saying that there is no network; transformers alone tries for half a minute.
 _HUB_TIMEOUT = 5.0
@@ -45,7 +46,7 @@ class ModelFiles:
 
     def _locate(self) -> None:
         """Find the folder or ask the hub, and fail fast if neither answers."""
-        _need_transformers()
+        require("models", "loading a model by name")
         folder = Path(self.name).expanduser()
         if folder.is_dir():
             if not (folder / "config.json").is_file():
@@ -175,15 +176,6 @@ class ModelFiles:
     def _quietly(self, function: Callable[..., _T], *args: Any) -> _T:
         with _quiet_transformers():
             return function(*args)
-
-
-def _need_transformers() -> None:
-    try:
-        import transformers  # noqa: F401
-    except ImportError:
-        raise MissingPackageError(
-            "a model given by name needs the package transformers: pip install 'headtree[models]'"
-        ) from None
 
 
 @contextmanager

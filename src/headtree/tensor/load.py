@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from headtree._extras import require
 from headtree._files import checked_path, exists, unusable
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
@@ -101,6 +102,8 @@ def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> Load
 
 def _found(source: Path) -> Mapping[str, Any]:
     reader = _READERS.get(source.suffix.lower())
+    if reader is _read_safetensors:
+        require("models", f"reading {source.name}", "safetensors")
     if reader is None:
         raise InvalidValueError(
             f"path must end in one of {', '.join(sorted(_READERS))}, got {source.name}; "

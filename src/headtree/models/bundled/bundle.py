@@ -175,12 +175,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingBundleError(
-            "the bundled networks need the package safetensors: pip install 'headtree[models]'"
-        ) from error
+    require("models", "a bundled network", "safetensors")
+    from safetensors.torch import load_file
+
     if not path.is_file():
         raise MissingBundleError(f"{path} of the bundled network is not there; install headtree again")
     tensors: dict[str, Tensor] = load_file(path)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
+from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 #: 12 layers × 12 heads on 197 tokens, as ViT-B/16, a quarter as wide.
@@ -28,10 +29,9 @@ SMALL: Mapping[str, Any] = {
 
 def make_vit(sizes: Mapping[str, Any], n_classes: int) -> nn.Module:
     """A ViT for image classification with transformers' own code; its weights are still to be set."""
-    try:
-        from transformers import ViTConfig, ViTForImageClassification
-    except ImportError as error:
-        raise InvalidValueError("the ViT needs the package transformers: pip install 'headtree[models]'") from error
+    require("models", "the ViT", "transformers")
+    from transformers import ViTConfig, ViTForImageClassification
+
     model: nn.Module = ViTForImageClassification(ViTConfig(**sizes, num_labels=n_classes))
     return model
 

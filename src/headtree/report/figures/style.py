@@ -14,7 +14,8 @@ from typing import Any, ParamSpec
 import numpy as np
 from jaxtyping import Float, Int
 
-from headtree.errors import InvalidTypeError, InvalidValueError, MissingPackageError
+from headtree._extras import require
+from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.words.numbers import number_words
 
 try:
@@ -25,8 +26,9 @@ try:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.patches import Patch
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
-except ImportError as error:
-    raise MissingPackageError("figures need the package matplotlib: pip install 'headtree[report]'") from error
+except ImportError:
+    require("report", "drawing figures", "matplotlib")
+    raise
 
 #: Widths of one and of two journal columns, in inches, and sizes of text, in points.
 COLUMN, PAGE = 3.5, 7.0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headtree import _checks
+from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.page.material import page_data
 
@@ -160,12 +161,9 @@ def _static(name: str) -> str:
 @cache
 def _bokeh() -> str:
     """BokehJS and its plotting interface, as the installed Bokeh has them."""
-    try:
-        import bokeh
-    except ModuleNotFoundError:
-        raise InvalidValueError(
-            "the page needs Bokeh, which is not installed; install it with: pip install 'headtree[report]'"
-        ) from None
+    require("report", "the page", "bokeh")
+    import bokeh
+
     folder = Path(str(bokeh.__file__)).parent / "server" / "static" / "js"
     texts = [(folder / f"{name}.min.js").read_text(encoding="utf-8") for name in ("bokeh", "bokeh-api")]
     return "\n".join(texts).replace("</script", "<\\/script")

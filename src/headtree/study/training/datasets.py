@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.bundled.word_tokenizer import END, UNKNOWN, WordTokenizer
 
@@ -185,12 +186,9 @@ def download_cifar10() -> ImageData:
 
 
 def _from_hub(name: str, version: str | None) -> Any:
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise InvalidValueError(
-            f"the configuration 'paper' reads {name} through the package datasets: pip install datasets"
-        ) from error
+    require("train", f"downloading {name}")
+    from datasets import load_dataset
+
     try:
         return load_dataset(name, version)
     except Exception as error:  # the hub's client has many words for no network

@@ -1,0 +1,126 @@
+"""What all commands share: options, exit codes, errors in one line, progress, and the closing summary."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headtree._extras import require
+from headtree.errors import HeadtreeError
+
+if TYPE_CHECKING:
+    from headtree.runs.run import Run
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing run that has other settings.")]
+Draw = Annotated[
+    bool, typer.Option(help="Whether to draw the figures and the page; `headtree report` can do it later.")
+]
+Kind = Annotated[str, typer.Option(help="scores: what goes into the softmax; probs: what comes out of it.")]
+Model = Annotated[str, typer.Argument(help="A Hugging Face model id, a local model folder, or txl or vit.")]
+Text = Annotated[Path | None, typer.Option(help="A text file; it is cut into inputs of --tokens tokens.")]
+Images = Annotated[Path | None, typer.Option(help="A folder of images.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default="runs/NAME of the input")
+]
+
+#: Exit codes other than 0, as `headtree --help` lists them.
+BAD_INPUT, REFUSED, SYSTEM, INTERRUPTED = 2, 3, 4, 130
+
+
+@contextmanager
+def cli_errors(
+    command: str, stopped: str = "finished steps are saved; run the same command to continue"
+) -> Iterator[None]:
+    """Print an error as one line and exit with the code of its kind.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command, which starts the line.
+    stopped : str
+        What to tell a user who interrupts the command.
+    """
+    try:
+        yield
+    except HeadtreeError as error:
+        typer.echo(f"headtree {command}: {error}", err=True)
+        raise typer.Exit(_code(error)) from None
+    except OSError as error:
+        problem = f"{error.strerror or error}: {error.filename}"
+        typer.echo(f"headtree {command}: {problem}; fix this, then run the command again", err=True)
+        raise typer.Exit(SYSTEM) from None
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped: {stopped}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _code(error: HeadtreeError) -> int:
+    if isinstance(error, ImportError):  # known before the modules below, some of them slow, are imported
+        return BAD_INPUT
+    from headtree.runs.folder import OtherSettingsError, SystemRefusedError
+    from headtree.runs.lock import RunInUseError
+    from headtree.runs.record import NotARunError
+
+    if isinstance(error, SystemRefusedError):
+        return SYSTEM
+    return REFUSED if isinstance(error, RunInUseError | OtherSettingsError | NotARunError) else BAD_INPUT
+
+
+def require_extras(
+    purpose: str, *, draw: bool, model: str | None = None, images: Path | None = None, also: str | None = None
+) -> None:
+    """Check before any work that the optional packages of a command are installed.
+
+    Parameters
+    ----------
+    purpose : str
+        What the user asked for, as the subject of a sentence.
+    draw : bool
+        Whether figures are drawn.
+    model : str, optional
+        The model that is loaded: a name or folder needs transformers, txl and vit need the data package.
+    images : path, optional
+        The folder of images that is read.
+    also : str, optional
+        Another extra that is needed.
+    """
+    extras = [also] if also else []
+    if model is not None:
+        extras.append("demo" if model in ("txl", "vit") and not Path(model).is_dir() else "models")
+    if draw:
+        extras.append("report")
+    if extras:
+        require(",".join(dict.fromkeys(extras)), purpose)
+    if images is not None:
+        require("models", "reading images", "PIL")
+
+
+def finish(runs: list[Run], json: bool) -> None:
+    """Print what was found."""
+    from headtree.report.words.summary import in_words, summarized
+
+    found = [summarized(run) for run in runs]
+    if json:
+        typer.echo(jsonlib.dumps(found[0] if len(found) == 1 else {"runs": found}, indent=1))
+        return
+    for item in found:
+        typer.echo(f"\n{in_words(item)}")
+
+
+def step_printer(name: str, json: bool = False) -> Callable[[str, float], None]:
+    """A function that prints a line for each finished step; with `json`, on standard error."""
+    start = time.perf_counter()
+
+    def say(step: str, seconds: float) -> None:
+        line = f"{name:12} {step:10} {seconds:6.1f} s   (after {time.perf_counter() - start:.0f} s)"
+        typer.echo(line, file=sys.stderr if json else sys.stdout)
+
+    return say

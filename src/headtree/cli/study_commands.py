@@ -1,0 +1,89 @@
+"""The commands of the study behind headtree: `reproduce` the paper's claims and `train` its networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headtree.cli.common import cli_errors, require_extras, step_printer
+
+
+def reproduce(
+    networks: Annotated[
+        str, typer.Option(help="bundled, or a list separated by commas: txl, vit, minilm, and folders of runs.")
+    ] = "bundled",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for claims.md, figures/ and runs/.")
+    ] = Path("runs/reproduce"),
+    inputs: Annotated[int, typer.Option(help="Number of inputs for each run that is made.")] = 6,
+    sensitivity: Annotated[
+        bool,
+        typer.Option("--sensitivity", help="Also repeat each organization with each setting changed (minutes)."),
+    ] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="A Markdown file; the claims replace its text between two marks.")
+    ] = None,
+) -> None:
+    """Test the claims of the Organized Attention paper (arXiv 2506.15541) on your networks, and draw its figures.
+
+    \b
+    headtree reproduce
+    headtree reproduce --networks txl,runs/mine -o runs/claims
+
+    Every claim becomes one number with an interval and a verdict by a fixed rule: agrees, differs, or cannot be
+    decided.
+    """  # noqa: D301
+    with cli_errors("reproduce"):
+        names = [name.strip() for name in networks.split(",") if name.strip()]
+        bundled = None if all(Path(name).is_dir() for name in names) else "demo"
+        require_extras("testing the paper's claims", draw=True, also=bundled)
+        from headtree.study import reproduce as reproducing
+
+        claims = reproducing.reproduce(
+            names, output, n_inputs=inputs, sensitivity=sensitivity, say=step_printer(str(output))
+        )
+        if into is not None:
+            reproducing.into(into, claims)
+        typer.echo(f"\n{claims.read_text(encoding='utf-8').split('## ')[0].rstrip()}\n\nAll results: {claims}")
+
+
+def train(
+    network: Annotated[str, typer.Argument(help="txl (Transformer-XL on WikiText) or vit (ViT on CIFAR-10).")],
+    output: Annotated[Path, typer.Option(help="Folder for checkpoints, history.csv and curve.svg.")],
+    config: Annotated[str, typer.Option(help="small (minutes on a GPU) or paper (needs a GPU).")] = "small",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the WikiText files or CIFAR-10, for the configuration small.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last checkpoint in the folder.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cuda or cpu.", show_default="a GPU if there is one")] = None,
+    steps: Annotated[int | None, typer.Option(help="Overrides the configuration's number of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Overrides the configuration's seed, 0.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Compile first: half the time on a GPU.")] = False,
+) -> None:
+    """Train one of the paper's two networks, with checkpoints and exact resume."""
+    with cli_errors("train", stopped="the last checkpoint is complete; continue with --resume"):
+        downloads = config == "paper" and data is None
+        require_extras("training", draw=False, also="models,train" if downloads else "models")
+        from headtree.study.training.train import train as run_training
+
+        run = run_training(
+            network,
+            config,
+            output=output,
+            data=data,
+            resume=resume,
+            device=device,
+            steps=steps,
+            seed=seed,
+            fast=fast,
+        )
+        for row in run.history:
+            measures = " ".join(f"{name} {row[name]:.4g}" for name in row if name.startswith("valid_"))
+            typer.echo(f"step {row['step']:>7} {measures} mixed {row['mixed_difference']:.4g}")
+        for name, value in (run.test or {}).items():
+            typer.echo(f"test {name} {value:.4f}")
+        typer.echo(f"checkpoints and curve in {run.folder}")

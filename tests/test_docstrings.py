@@ -1,0 +1,123 @@
+"""The examples in the docstrings of all public names run as printed."""
+
+import doctest
+import importlib
+import inspect
+
+import pytest
+
+import headtree as ht
+
+#: Public names that have no example yet. This list only shrinks: whoever writes an example takes the name off.
+MISSING: frozenset[str] = frozenset(
+    {
+        "AttentionTensor",
+        "BundledNetwork",
+        "CompressionCurve",
+        "Consensus",
+        "Diagnostics",
+        "Entropy",
+        "FrozenNetwork",
+        "HaarBasis",
+        "HeadId",
+        "HeadtreeError",
+        "HeadtreeWarning",
+        "HeadWeights",
+        "HolderExponent",
+        "Induction",
+        "Organization",
+        "Paraproduct",
+        "PartitionTree",
+        "PathLengths",
+        "Questionnaire",
+        "RankResidual",
+        "Regularity",
+        "Relevance",
+        "Roles",
+        "Run",
+        "Section",
+        "SoftmaxInvariance",
+        "Sparsity",
+        "Stability",
+        "TensorHaarBasis",
+        "TreeAgreement",
+        "attention_relevance",
+        "attention_rollout",
+        "binary_tree",
+        "capture",
+        "compress",
+        "compression_curve",
+        "consensus",
+        "denoise",
+        "denoising_errors",
+        "describe_folders",
+        "diagnostics",
+        "diffusion_map",
+        "doubly_normalized",
+        "flexible_tree",
+        "frozen_networks",
+        "head_entropy",
+        "head_roles",
+        "head_weights",
+        "holder_exponent",
+        "induction",
+        "load_bundled",
+        "load_tensor",
+        "network_entropy",
+        "open_run",
+        "organize",
+        "organize_array",
+        "overlap",
+        "paraproduct",
+        "path_lengths",
+        "rank_residual",
+        "regularity",
+        "show",
+        "softmax_invariance",
+        "sparsity",
+        "stability",
+        "tree_agreement",
+        "tree_distance",
+        "tree_emd",
+        "unregister_attention",
+        "write_report",
+    }
+)
+
+NAMES = sorted(set(ht.__all__) - {"__version__"})
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def examples(name):
+    """The doctests of a public name: of its own docstring and, for a class, of its public members."""
+    thing = getattr(ht, name)
+    module = importlib.import_module(thing.__module__)
+    tests = doctest.DocTestFinder().find(thing, name, module=module, globs=dict(vars(module)))
+    return [test for test in tests if test.examples]
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - MISSING))
+def test_examples_run_as_printed(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    tests = examples(name)
+    assert tests, f"ht.{name} needs an Examples section in its docstring"
+    for test in tests:
+        printed = []
+        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append)
+        assert not printed, "".join(printed)
+
+
+def test_missing_examples_only_get_fewer():
+    assert set(NAMES) >= MISSING, "names that are not public any more"
+    assert not [name for name in sorted(MISSING) if examples(name)], "these have examples: take them off MISSING"
+
+
+def test_parameters_in_docstrings_are_those_of_the_signature():
+    for name in NAMES:
+        thing = getattr(ht, name)
+        if inspect.isfunction(thing) and "Parameters\n" in (thing.__doc__ or ""):
+            section = inspect.cleandoc(thing.__doc__).split("Parameters\n----------\n")[1].split("\n\n")[0]
+            heads = [line.split(" : ")[0] for line in section.splitlines() if line and not line.startswith(" ")]
+            named = {part.strip().lstrip("*") for head in heads for part in head.split(",")}
+            assert named <= set(inspect.signature(thing).parameters), name
