@@ -96,3 +96,17 @@ def test_what_cannot_be_read_is_named(options, message, folder, text, pictures, 
     with pytest.raises(HeadtreeError, match=message):
         made(ModelSource(**{"model": str(folder), **given}), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_run_probes_and_hashes_its_model_once(folder, text, tmp_path, monkeypatch):
+    from headtree.models import source, view
+
+    calls = []
+    for owner, name in ((view, "make_plan"), (source, "weights_hash")):
+        function = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *args, name=name, function=function: calls.append(name) or function(*args)
+        )
+    model = ModelSource(model=str(folder), text=text, batches=2, tokens=12)
+    make_run(model, tmp_path / "run", measures=QUICK, depth=True, draw=False)
+    assert sorted(calls) == ["make_plan", "weights_hash"]
