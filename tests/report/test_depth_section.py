@@ -127,7 +127,7 @@ def test_command_on_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name a model, or ask for --tasks"),
+        ([], "name a model, or pass --tasks"),
         (["./no-such-model", "--text", "x.txt"], "no"),
         (["txl", "--inputs", "0"], "batches must be at least 1"),
     ],
