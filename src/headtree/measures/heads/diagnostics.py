@@ -108,7 +108,8 @@ def _from_attention(
     """What each input's attention alone says: roles of heads, their patterns, rollout of the layers."""
     roles, heads, layers = [], [], []
     with progress("patterns of heads", len(tensors)) as step:
-        for i, att in enumerate(_Loaded(tensors)):
+        for i in range(len(tensors)):
+            att = tensors[i].load()
             roles.append(role_tables(att, delimiters, window))
             heads.append(pattern_columns(att))
             layers.append(rollout_columns(att))
