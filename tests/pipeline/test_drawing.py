@@ -24,8 +24,8 @@ def test_every_figure_is_there_twice_and_recorded(drawn):
     files = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
     assert set(drawn.record.steps["draw"].files) == files
     assert {path.name for path in drawn.path.iterdir()} == {
-        "attention.zarr", "figures", "heads.csv", "layers.csv", "measures.json", "organization.zarr", "report.html",
-        "run.json", "sections",
+        "attention.zarr", "figures", "heads.csv", "layers.csv", "measured", "measures.json", "organization.zarr",
+        "overlap.csv", "report.html", "run.json", "sections",
     }  # fmt: skip
     assert "<html" in (drawn.path / "report.html").read_text(encoding="utf-8")[:500]
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import headtree as ht
+from headtree.measures.per_input import measure_input
 from headtree.study.claims.along_training import training_findings
 from headtree.study.claims.catalogue import TESTS, findings
-from headtree.study.claims.evidence import evidence_of
+from headtree.study.claims.evidence import Evidence, measure_beyond
 from headtree.study.claims.pairs import PAIR_TESTS, pair_findings
 from headtree.study.claims.single_heads import matrix_regularity
 
@@ -26,7 +27,8 @@ def noise_tensor(seed, kind="scores", shape=(20, 24, 24)):
 
 def measured(make, n_inputs=4, **settings):
     atts = [make(seed, **settings) for seed in range(n_inputs)]
-    return [evidence_of(att, ht.organize(att)) for att in atts]
+    pairs = [(att, ht.organize(att)) for att in atts]
+    return [Evidence(measure_input(*pair), measure_beyond(*pair, 400)) for pair in pairs]
 
 
 @pytest.fixture(scope="module")

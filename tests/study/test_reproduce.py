@@ -6,7 +6,6 @@ import pytest
 import headtree as ht
 from headtree.pipeline.make import make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.report.words.diagnostics_section import OVERLAP
 from headtree.study import reproduce as module
 from headtree.study.claims.catalogue import TESTS
 from headtree.study.claims.pairs import PAIR_TESTS
@@ -64,17 +63,16 @@ def test_what_heads_do_stands_beside_the_claims(claims):
     table = text.split("## What the l1 entropy of heads already contains")[1]
     assert "| measure | first | second |" in table
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", table, re.MULTILINE))
-    section = ht.open_run(folder / "first").sections["diagnostics"]
-    shown = next(table for table in section.tables if table.caption == OVERLAP)
-    assert {str(row[0]) for row in shown.rows if row[1] is not None} == {k for k, v in rows.items() if v != "–"}
-    for measure, correlation, low, high, _, contained in shown.rows:
-        if correlation is not None:
-            assert rows[measure] == f"{correlation:.2f} [{low:.2f}, {high:.2f}] {contained}"
+    overlap = ht.open_run(folder / "first").tables["overlap"].dropna(subset="correlation")
+    assert set(overlap["measure"]) == {name for name, cell in rows.items() if cell != "–"}
+    for row in overlap.itertuples():
+        correlation, low, high = (f"{round(number, 3):.2f}" for number in (row.correlation, row.low, row.high))
+        assert rows[row.measure] == f"{correlation} [{low}, {high}] {row.contained}"
 
 
 def test_nothing_is_measured_twice(claims, monkeypatch):
     folder, text = claims
-    for name in ("evidence_of", "matrix_regularity"):
+    for name in ("measure_beyond", "matrix_regularity"):
         monkeypatch.setattr(module, name, lambda *given: pytest.fail("measured again"))
     monkeypatch.setattr(module, "draw_claims", lambda *given: ())
     monkeypatch.setattr(module, "redraw", lambda path, say=None: None)

@@ -163,23 +163,30 @@ def consensus(
     another look at stability selection, 2013 (simultaneous selection); Westfall and Young, Resampling-based
     multiple testing, 1993; Cohen, A coefficient of agreement for nominal scales, 1960.
     """
-    affinities = _affinities(organizations, axis)
+    return consensus_of(_affinities(organizations, axis), n_bootstrap=n_bootstrap, rng=rng)
+
+
+def consensus_of(
+    affinities: Sequence[Float[np.ndarray, "leaf leaf"]], *, n_bootstrap: int, rng: int | np.random.Generator
+) -> Consensus:
+    """`consensus` from the affinities alone, two or more: they are all of an organization that it needs."""
+    table = np.stack([_checks.affinity_matrix(matrix).numpy() for matrix in affinities])
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
-    mean = affinities.mean(axis=0)
+    mean = table.mean(axis=0)
     tree = linkage_tree(mean)
-    found = folder_support(affinities, n_bootstrap, _checks.generator(rng))
+    found = folder_support(table, n_bootstrap, _checks.generator(rng))
     folders = [as_folder(leaves) for leaves in _leaves(tree)]
     return Consensus(
         tree,
         mean,
         share=np.array([found.share[folder] for folder in folders]),
         support=np.array([found.support[folder] for folder in folders]),
-        n_inputs=len(affinities),
+        n_inputs=len(table),
         n_bootstrap=n_bootstrap,
     )
 
 
-def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float[np.ndarray, "input leaf leaf"]:
+def _affinities(organizations: Sequence[Organization], axis: int | str) -> list[Float[np.ndarray, "leaf leaf"]]:
     organizations = _checks.as_list(organizations, "organizations", "Organization objects")
     for org in organizations:
         if not isinstance(org, Organization):
@@ -195,7 +202,7 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> Float
             f"organizations must have the same leaves along axis {axis!r}, got "
             f"{sorted({matrix.shape[0] for matrix in matrices})}; organize the same network"
         )
-    return np.stack([_checks.affinity_matrix(matrix).numpy() for matrix in matrices])
+    return matrices
 
 
 def _inner(tree: PartitionTree) -> Int[np.ndarray, " folder"]:

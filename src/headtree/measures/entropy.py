@@ -37,6 +37,7 @@ class Entropy:
     p: float
     n_filled: int  #: missing entries that were filled first
     heads: tuple[HeadId, ...]
+    coefficients: Float[np.ndarray, "... function"]  #: what the sums are over, by falling support
 
     @property
     def relative(self) -> Float[np.ndarray, " ..."]:
@@ -90,15 +91,16 @@ def _entropy(att: AttentionTensor, basis: TensorHaarBasis, top: int, p: float, t
     p = _checks.positive(p, "p")
     indices = _coarsest(basis, _checks.at_least_one(top, "top"), ties)
     full = filled(att)
-    moduli = basis.coefficients_of(full.values, indices, "att.values").double().abs()
+    coefficients = basis.coefficients_of(full.values, indices, "att.values").double()
     return Entropy(
-        raw=_power_norm(moduli, p),
+        raw=_power_norm(coefficients.abs(), p),
         norm=_norm(full.values, len(basis.axes)),
         n_functions=len(indices),
         eps=int(basis.support(indices[-1:])[0]),
         p=p,
         n_filled=full.n_filled,
         heads=att.heads,
+        coefficients=np.asarray(coefficients.numpy()),
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.measures.comparisons import rank_correlation, resampled_rank_correlations
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -86,12 +87,12 @@ def _row(
     there = np.isfinite(values) & np.isfinite(reference)
     x, y = values[there], reference[there]
     n = int(there.sum())
-    found = float(_spearman(x, y, np.arange(n)[None])[0]) if n > 2 else float("nan")
+    found = rank_correlation(x, y)
     low = high = float("nan")
     if np.isfinite(found):
         draws = rng.integers(n, size=(n_bootstrap, n))
         tail = (1 - confidence) / 2
-        low, high = (float(q) for q in np.nanquantile(_spearman(x, y, draws), [tail, 1 - tail]))
+        low, high = (float(q) for q in np.nanquantile(resampled_rank_correlations(x, y, draws), [tail, 1 - tail]))
     return {
         "measure": name,
         "correlation": found,
@@ -108,26 +109,3 @@ def _contained(low: float, high: float) -> str:
     if low >= _LARGELY or high <= -_LARGELY:
         return "largely"
     return "partly" if low > 0 or high < 0 else "no"
-
-
-def _spearman(
-    x: Float[np.ndarray, " head"], y: Float[np.ndarray, " head"], draws: Int[np.ndarray, "draw head"]
-) -> Float[np.ndarray, " draw"]:
-    """Correlation of ranks in each draw of heads, ties sharing their mean; nan where all values are equal."""
-    a, b = (_ranks(values, draws) - (draws.shape[1] + 1) / 2 for values in (x, y))
-    scale = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
-    return np.asarray(np.divide((a * b).sum(axis=1), scale, out=np.full(len(a), np.nan), where=scale > 0))
-
-
-def _ranks(
-    values: Float[np.ndarray, " head"], draws: Int[np.ndarray, "draw head"]
-) -> Float[np.ndarray, "draw head"]:
-    """Ranks from 1 within each draw, ties sharing their mean.
-
-    The values are sorted once for all draws: how often a draw has each of them says their ranks.
-    """
-    distinct, place = np.unique(values, return_inverse=True)
-    cells = place[draws] + len(distinct) * np.arange(len(draws))[:, None]
-    counts = np.bincount(cells.ravel(), minlength=len(draws) * len(distinct)).reshape(len(draws), -1)
-    mean_rank = np.cumsum(counts, axis=1) - (counts - 1) / 2
-    return np.asarray(mean_rank.ravel()[cells])

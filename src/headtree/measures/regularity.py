@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,20 +97,44 @@ def exponents_in(
 
     Differences up to `rounding` are zero: what was computed from larger numbers has their errors.
     """
-    n_at_a_time = max(1, _ENTRIES_AT_A_TIME // len(basis))
-    parts = [_rms(part, basis) for part in torch.split(tensor.reshape(-1, *tensor.shape[-2:]), n_at_a_time)]
-    rms, exponents = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return exponents_in_each(tensor, [basis], rounding)[0]
+
+
+def exponents_in_each(
+    tensor: Float[Tensor, "... row column"],
+    bases: Sequence[TensorHaarBasis],
+    rounding: Float[np.ndarray, " matrix"] | None = None,
+) -> list[HolderExponent]:
+    """`exponents_in` in several bases of the same axes: what does not depend on the trees is done once."""
+    n_at_a_time = max(1, _ENTRIES_AT_A_TIME // len(bases[0]))
+    tables: list[list[Float[np.ndarray, "_matrix row_scale column_scale"]]] = [[] for _ in bases]
+    powers = []
+    for matrices in torch.split(tensor.reshape(-1, *tensor.shape[-2:]), n_at_a_time):
+        scaled, exponents = _in_units(matrices)
+        mixed, smallest = _mixed(scaled), _rounding(scaled)
+        powers.append(exponents)
+        for table, basis in zip(tables, bases, strict=True):
+            table.append(_rms(mixed, smallest, basis))
+    units, batch = np.concatenate(powers), tuple(tensor.shape[:-2])
+    return [_fitted(np.concatenate(table), units, rounding, batch) for table in tables]
+
+
+def _fitted(
+    rms: Float[np.ndarray, "matrix row_scale column_scale"],
+    units: Int[np.ndarray, " matrix"],
+    rounding: Float[np.ndarray, " matrix"] | None,
+    batch: tuple[int, ...],
+) -> HolderExponent:
+    """The fits of tables in units of powers of two."""
     if rounding is not None:
         with np.errstate(over="ignore"):  # what is that small beside its rounding is 0
-            rms[rms <= np.ldexp(rounding, -exponents)[:, None, None]] = 0
-    fits = [_fit(table, exponent) for table, exponent in zip(rms, exponents, strict=True)]
-    rms = np.ldexp(rms, exponents[:, None, None])
-    batch = tuple(tensor.shape[:-2])
-    table = rms.reshape(*batch, *rms.shape[1:])
+            rms[rms <= np.ldexp(rounding, -units)[:, None, None]] = 0
+    fits = [_fit(table, unit) for table, unit in zip(rms, units, strict=True)]
+    rms = np.ldexp(rms, units[:, None, None])
     exponent, constant, error, constant_error, n_pairs = (
         np.array(column).reshape(batch) for column in zip(*fits, strict=True)
     )
-    return HolderExponent(exponent, constant, error, constant_error, n_pairs, table)
+    return HolderExponent(exponent, constant, error, constant_error, n_pairs, rms.reshape(*batch, *rms.shape[1:]))
 
 
 def _rounding(f: Float[Tensor, "batch row column"]) -> Float[np.ndarray, " batch"]:
@@ -133,25 +158,31 @@ def _in_units(
     return f * first * second, exponents.cpu().numpy()
 
 
-def _rms(
-    f: Float[Tensor, "batch row column"], basis: TensorHaarBasis
-) -> tuple[Float[np.ndarray, "batch row_scale column_scale"], Int[np.ndarray, " batch"]]:
-    """Root mean square of dd' f at every pair of scales, in units of powers of two, and these powers.
+def _mixed(scaled: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch row column"]:
+    """Without the means of rows and of columns, which are in no mixed difference.
 
-    dd' at (j, j') is the part of f in the Haar functions of nodes that split at level j of the row tree and j' of
-    the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients. Means of
-    rows and of columns are in none of them: taken off in float64, they do not drown what is small beside them.
+    Subtracted in float64, they do not drown what is small beside them.
     """
-    scaled, exponents = _in_units(f)
     mixed = scaled.double()
     mixed = mixed - mixed.mean(dim=2, keepdim=True)
     mixed -= mixed.mean(dim=1, keepdim=True)
+    return mixed
+
+
+def _rms(
+    mixed: Float[Tensor, "batch row column"], smallest: Float[np.ndarray, " batch"], basis: TensorHaarBasis
+) -> Float[np.ndarray, "batch row_scale column_scale"]:
+    """Root mean square of dd' f at every pair of scales; 0 up to the smallest that is not rounding.
+
+    dd' at (j, j') is the part of f in the Haar functions of nodes that split at level j of the row tree and j' of
+    the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients.
+    """
     rows, columns = basis.axes
     levels = rows.level, columns.level  # the constant function, of level -1, is of no scale
     n_scales = rows.tree.n_levels - 1, columns.tree.n_levels - 1
     rms = np.sqrt(energies_by_level(basis.analyze(mixed).cpu().numpy(), levels, n_scales) / len(basis))
-    rms[rms <= _rounding(scaled)[:, None, None]] = 0
-    return rms, exponents
+    rms[rms <= smallest[:, None, None]] = 0
+    return rms
 
 
 def _fit(rms: Float[np.ndarray, "row_scale column_scale"], units: int) -> tuple[float, float, float, float, int]:
@@ -202,7 +233,6 @@ def regularity(att: AttentionTensor, org: Organization, *, rng: int | np.random.
     """Measure [OA]'s claim that organizing makes a head regular: exponents before, after, and by chance."""
     check_pair(att, org)
     full = filled(att)
-    by_order = {
-        name: holder_exponent(full.values, *trees) for name, trees in orders(list(org.trees)[1:], rng).items()
-    }
-    return Regularity(att.heads, by_order, full.n_filled)
+    trees = orders(list(org.trees)[1:], rng)
+    fits = exponents_in_each(full.values, [TensorHaarBasis(tuple(pair)) for pair in trees.values()])
+    return Regularity(att.heads, dict(zip(trees, fits, strict=True)), full.n_filled)

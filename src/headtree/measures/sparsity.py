@@ -68,6 +68,11 @@ def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None
     )
 
 
+def curve_counts(n: int) -> Int[np.ndarray, " point"]:
+    """The numbers of coefficients, of n, at which a curve is measured: 64, evenly spaced in logarithm."""
+    return np.unique(np.round(np.geomspace(1, n, _POINTS)).astype(np.int64))
+
+
 def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "largest") -> Any:
     """`x` rebuilt from n of its Haar coefficients: the largest in modulus, or those of largest support.
 
@@ -202,7 +207,7 @@ def _universal_threshold(basis: TensorHaarBasis, coefficients: Float[Tensor, " .
 
 def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
     if counts is None:
-        return np.unique(np.round(np.geomspace(1, n, _POINTS)).astype(np.int64))
+        return curve_counts(n)
     chosen = np.atleast_1d(np.asarray(counts))
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or (chosen < 1).any() or (chosen > n).any():
         raise InvalidValueError(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import rankdata
 
 from headtree import _checks
 from headtree.errors import InvalidValueError
+from headtree.measures.comparisons import rank_correlations
 from headtree.measures.entropy import Entropy
 from headtree.tensor.attention_tensor import HeadId, head_ids
 
@@ -96,7 +96,7 @@ def stability(
     n_selected = max(1, int(share * n_heads + 1e-9))
     rising = np.argsort(table, axis=1, kind="stable")
     falling = np.argsort(-table, axis=1, kind="stable")
-    correlations = _rank_correlations(table)
+    correlations = _correlations(table)
     return Stability(
         heads=_heads(heads, entropies, n_heads),
         n_inputs=n_inputs,
@@ -139,13 +139,12 @@ def _heads(heads: Sequence[tuple[int, int]] | None, entropies: Any, n_heads: int
     return labels
 
 
-def _rank_correlations(table: Float[np.ndarray, "input head"]) -> Float[np.ndarray, "input input"]:
-    """Spearman's correlation, tied heads sharing their mean rank; nan with an input that ranks nothing."""
-    ranks = rankdata(table, axis=1)
-    ranks -= ranks.mean(axis=1, keepdims=True)
-    norms = np.linalg.norm(ranks, axis=1)
-    scale = np.outer(norms, norms)
-    return np.asarray(np.divide(ranks @ ranks.T, scale, out=np.full_like(scale, np.nan), where=scale > 0))
+def _correlations(table: Float[np.ndarray, "input head"]) -> Float[np.ndarray, "input input"]:
+    """Spearman's correlation of every two inputs; nan with an input that ranks nothing."""
+    first, second = np.triu_indices(len(table))
+    result = np.empty((len(table), len(table)))
+    result[first, second] = result[second, first] = rank_correlations(table[first], table[second])
+    return result
 
 
 def _mean_over_pairs(correlations: Float[np.ndarray, "input input"], inputs: Int[np.ndarray, " draw"]) -> float:

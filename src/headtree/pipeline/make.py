@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headtree.pipeline import array_run as arrays
-from headtree.pipeline import drawing, optional, steps
+from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.sources import Source
 from headtree.questionnaire.settings import Questionnaire
@@ -88,13 +88,14 @@ def make_run(
     plan = {
         "capture": PlannedStep(lambda place: steps.capture(place, begin), ("attention.zarr",)),
         "organize": PlannedStep(steps.organize_inputs, ("organization.zarr",)),
-        "measure": PlannedStep(steps.measure, ("heads.csv", "layers.csv", "measures.json")),
+        "measure": PlannedStep(steps.measure, ("measures.json",)),
         "diagnose": PlannedStep(
-            lambda place: steps.diagnose(place, begin), ("heads.csv", "layers.csv", "sections/diagnostics.json")
+            lambda place: steps.diagnose(place, begin),
+            ("heads.csv", "layers.csv", "overlap.csv", "sections/diagnostics.json"),
         ),
     }
     if depth:
-        plan["depth"] = PlannedStep(lambda place: optional.add_depth(place, begin), ())
+        plan["depth"] = PlannedStep(lambda place: steps.add_depth(place, begin), ())
     if sensitivity:
         plan["sensitivity"] = PlannedStep(steps.measure_sensitivity, ())
     with workplace(path, source.kind, settings, force=force) as place:
@@ -140,8 +141,8 @@ def make_array_run(
 
 #: The steps that can be done again at any time, from what the others left.
 _PICTURES = {
-    "draw": PlannedStep(drawing.draw, ()),
-    "page": PlannedStep(drawing.write_page, ("report.html",)),
+    "draw": PlannedStep(steps.draw, ()),
+    "page": PlannedStep(steps.write_page, ("report.html",)),
 }
 _ARRAY_PICTURES = {"draw": _PICTURES["draw"]}
 

@@ -1,4 +1,7 @@
-"""The steps of a run. Each finds its parts that are there already, makes the others, and puts them together."""
+"""The steps of a run. Each finds what is there already of an interrupted one, makes the rest, and puts it together.
+
+Tensors and organizations are in memory for one input at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,27 @@ from typing import Any
 
 import numpy as np
 
+from headtree.depth.model_depth import measure_depth
 from headtree.errors import InvalidValueError
-from headtree.measures.consensus import Consensus, consensus
+from headtree.measures.consensus import Consensus, consensus_of
 from headtree.measures.heads.diagnostics import diagnostics
+from headtree.measures.overlap import overlap
+from headtree.measures.per_input import MeasuredInput, measure_input
 from headtree.measures.sensitivity import sensitivity
 from headtree.pipeline import tables
+from headtree.pipeline.model_source import ModelCapture
 from headtree.pipeline.sources import Capture
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
+from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
 from headtree.report.words.sensitivity_section import sensitivity_section
 from headtree.runs.attention_data import read_attention, write_attention
 from headtree.runs.folder import Workplace
+from headtree.runs.named import Each
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
+from headtree.runs.run import measured_file
 from headtree.section import Section
 
 #: Inputs that are organized again with every setting changed.
@@ -60,32 +70,39 @@ def organize_inputs(place: Workplace) -> None:
     """Organize every input, then average their heads' affinities into one tree."""
     settings = questionnaire_from_dict(place.record.settings["questionnaire"])
     n = len(place.record.inputs)
-    organizations = []
+    affinities: list[np.ndarray[Any, Any]] = []
     with _steps("organizing", n) as step:
         for i in range(n):
             part = place.part(f"organization-{i:05d}.zarr")
             if part.exists():
-                organizations.append(read_organization(part, 0))
+                org = read_organization(part, 0)
             else:
-                att = read_attention(place.path / "attention.zarr", i).load()
-                organizations.append(organize(att, settings))
+                org = organize(read_attention(place.path / "attention.zarr", i).load(), settings)
                 if i < n - 1:  # the last is at once written with all others
                     with place.whole(part) as draft:
-                        write_organizations(draft, organizations[-1:])
+                        write_organizations(draft, [org])
+            affinities.append(org.affinities[0])
             step(f"input {i + 1} of {n}")
+    last = org
+
+    def organization(i: int) -> Organization:
+        return last if i == n - 1 else read_organization(place.part(f"organization-{i:05d}.zarr"), 0)
+
+    agreed = _agreement(affinities, last, place.record.settings["measures"])
     with place.whole(place.path / "organization.zarr") as draft:
-        write_organizations(draft, organizations, _agreement(organizations, place.record.settings["measures"]))
+        write_organizations(draft, Each(n, organization), agreed)
 
 
-def _agreement(organizations: list[Organization], settings: Mapping[str, Any]) -> Consensus:
-    if len(organizations) > 1:
-        return consensus(organizations, n_bootstrap=settings["bootstrap"], rng=settings["seed"])
-    only = organizations[0]
-    n_folders = max(0, int((~only.trees[0].distinct.is_leaf).sum()) - 1)  # but the root
+def _agreement(
+    affinities: list[np.ndarray[Any, Any]], last: Organization, settings: Mapping[str, Any]
+) -> Consensus:
+    if len(affinities) > 1:
+        return consensus_of(affinities, n_bootstrap=settings["bootstrap"], rng=settings["seed"])
+    n_folders = max(0, int((~last.trees[0].distinct.is_leaf).sum()) - 1)  # without the root
     unknown = np.full(n_folders, np.nan)  # one input cannot disagree with itself
     return Consensus(
-        tree=only.trees[0],
-        affinity=only.affinities[0],
+        tree=last.trees[0],
+        affinity=last.affinities[0],
         share=unknown,
         support=unknown,
         n_inputs=1,
@@ -94,34 +111,45 @@ def _agreement(organizations: list[Organization], settings: Mapping[str, Any]) -
 
 
 def measure(place: Workplace) -> None:
-    """Entropies, sparsity, regularity and softmax invariance of every input; the tables of heads and layers."""
+    """Entropies, sparsity, regularity and softmax invariance of every input, and of the network."""
     settings = place.record.settings["measures"]
-    run, rows = place.run, []
+    files = [measured_file(i) for i in range(len(place.record.inputs))]
+    place.announce("measure", (*files, "measures.json"))
+    run, inputs = place.run, []
     with _steps("measuring", run.n_inputs) as step:
-        for i in range(run.n_inputs):
-            part = place.part(f"measures-{i:05d}.json")
-            if not part.exists():
-                numbers = tables.measured(run.attention[i], run.organization[i], settings)
-                with place.whole(part) as draft:
-                    draft.write_text(json.dumps(numbers), encoding="utf-8")
-            rows.append(json.loads(part.read_text(encoding="utf-8")))
+        for i, name in enumerate(files):
+            file = place.path / name
+            if file.exists():  # of the same run, interrupted later
+                inputs.append(MeasuredInput.from_json(file.read_text(encoding="utf-8")))
+            else:
+                inputs.append(
+                    measure_input(
+                        run.attention[i],
+                        run.organization[i],
+                        head_functions=settings["head_functions"],
+                        network_functions=settings["network_functions"],
+                        rng=settings["seed"],
+                    )
+                )
+                place.write_text(name, inputs[-1].to_json())
             step(f"input {i + 1} of {run.n_inputs}")
-    heads = run.attention[0].heads
-    table = tables.head_table(heads, rows, run.consensus)
-    write_table(place, "heads.csv", table)
-    write_table(place, "layers.csv", tables.layer_table(table))
-    numbers = tables.network_measures(heads, rows, run.consensus, settings["seed"])
+    numbers = tables.network_measures(inputs, run.consensus, settings["seed"])
     place.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
 
 
 def diagnose(place: Workplace, begin: Callable[[], Capture]) -> None:
-    """Add what other works measure to the tables, and a section that says what the heads' roles are."""
-    found = diagnostics([att.load() for att in place.run.attention], **begin().to_run_again())
-    for name, table in (("heads.csv", found.heads), ("layers.csv", found.layers)):
-        join_tables(place, name, table)
-    section = diagnostics_section(
-        found, heads=place.run.heads, consensus=place.run.consensus, rng=place.record.settings["measures"]["seed"]
-    )
+    """The tables of heads and layers, with what other works measure, and a section on the heads' roles."""
+    import pandas as pd
+
+    run, seed = place.run, place.record.settings["measures"]["seed"]
+    found = diagnostics(run.attention, **begin().to_run_again())
+    of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
+    of_layers = tables.layer_table(of_heads)
+    heads = pd.DataFrame(tables.joined(of_heads, found.heads))
+    write_table(place, "heads.csv", heads)
+    write_table(place, "layers.csv", tables.joined(of_layers, found.layers))
+    write_table(place, "overlap.csv", overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed))
+    section = diagnostics_section(found, heads=heads, consensus=run.consensus, rng=seed)
     write_section(place, "diagnostics", section)
 
 
@@ -164,20 +192,49 @@ def new_figures(place: Workplace, step: str, *other_files: str) -> Iterator[Path
             os.replace(folder / name, target / name)
 
 
+def add_depth(place: Workplace, begin: Callable[[], Capture]) -> None:
+    """Add relative residuals and paths by length to the layers' table, with a section and its figures."""
+    from headtree.report.figures import draw_depth
+
+    ready = begin()
+    if not isinstance(ready, ModelCapture):
+        raise InvalidValueError("depth is measured by running the model, and this run was made from tensors alone")
+    found = measure_depth(replace(ready.prepared, kind="probs"), seed=place.record.settings["measures"]["seed"])
+    with new_figures(place, "depth", "layers.csv", "sections/depth.json") as folder:
+        draw_depth(found, folder)
+    _append_columns(place, "layers.csv", found.layer_table())
+    write_section(place, "depth", depth_section(found))
+
+
+def draw(place: Workplace) -> None:
+    """Draw every figure."""
+    from headtree.report.figures import draw_all
+
+    with new_figures(place, "draw") as folder:
+        draw_all(place.run, folder)
+
+
+def write_page(place: Workplace) -> None:
+    """Write the page."""
+    from headtree.report.page.document import write_report
+
+    with place.whole(place.path / "report.html") as draft:
+        write_report(place.run, draft)
+
+
 def write_section(place: Workplace, name: str, section: Section) -> None:
     """Write a section of the run."""
     with place.whole(place.path / "sections" / f"{name}.json") as draft:
         draft.write_text(section.to_json(), encoding="utf-8")
 
 
-def join_tables(place: Workplace, name: str, columns: Any) -> None:
-    """Append columns to a table of the run; those that it has already stay as they are."""
+def _append_columns(place: Workplace, name: str, columns: Any) -> None:
+    """Add columns to a table that an earlier step finished; those that it has already stay as they are."""
     import pandas as pd
 
     names = {"role": str, "leaning": str}
     table = pd.read_csv(place.path / name, keep_default_na=False, na_values=[""], dtype=names)
-    more = {column: columns[column] for column in columns if column not in table}
-    write_table(place, name, {column: table[column] for column in table} | more)
+    write_table(place, name, tables.joined(table, columns))
 
 
 def write_table(place: Workplace, name: str, columns: Mapping[str, Any]) -> None:

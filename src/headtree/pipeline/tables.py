@@ -1,83 +1,26 @@
-"""The numbers of a run: what is measured on each input, and the tables made of all of them."""
+"""The tables of a run, made of what was measured on its inputs."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from headtree.errors import HeadtreeWarning
 from headtree.geometry.diffusion import diffusion_map
+from headtree.measures.comparisons import median_of
 from headtree.measures.consensus import Consensus
-from headtree.measures.entropy import head_entropy, network_entropy
-from headtree.measures.invariance import softmax_invariance
-from headtree.measures.orders import filled
-from headtree.measures.regularity import holder_exponent
-from headtree.measures.sparsity import sparsity
+from headtree.measures.invariance import SoftmaxInvariance
+from headtree.measures.per_input import MeasuredInput
+from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.measures.stability import stability
-from headtree.questionnaire.organization import Organization, PerAxis
-from headtree.tensor.attention_tensor import AttentionTensor, HeadId
-from headtree.trees.tree import PartitionTree
+from headtree.tensor.attention_tensor import HeadId
 
-#: Heads, evenly spread, on which softmax invariance is measured: it takes three paraproducts a head.
-_SAMPLED_HEADS = 8
+#: Heads that recur most, of which a table is kept: as many as the page shows.
+_RECURRING = 5
 
 
-def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything about one input as plain lists and numbers."""
-    att = att.load()
-    full = filled(att)
-    whole = replace(att, values=full.values, mask=None)  # filled once for all
-    heads = head_entropy(whole, org, top=settings["head_functions"])
-    network = network_entropy(whole, org, top=settings["network_functions"])
-    sparse = sparsity(whole, org, rng=settings["seed"])
-    halves = [PartitionTree.halving(tree.n_leaves) for tree in list(org.trees)[1:]]
-    found, given = (holder_exponent(full.values, *trees) for trees in (list(org.trees)[1:], halves))
-    result = {
-        "entropy": heads.raw.tolist(),
-        "entropy_relative": heads.relative.tolist(),
-        "norm": heads.norm.tolist(),
-        "head_functions": heads.n_functions,
-        "network_entropy": float(network),
-        "network_entropy_relative": float(network.relative),
-        "network_functions": network.n_functions,
-        "sparsity": {**sparse.to_dict(), "gain": sparse.gain, "curves": curves_to_dict(sparse.by_order)},
-        "exponent": {"organized": found.exponent.tolist(), "given": given.exponent.tolist()},
-        "n_filled": full.n_filled,
-    }
-    if att.kind == "scores":
-        result["invariance"] = _invariance(att, org)
-    return result
-
-
-def _invariance(att: AttentionTensor, org: Organization) -> dict[str, Any]:
-    """Softmax invariance of some heads of every part of the network."""
-    n = len(att.heads)
-    chosen = np.unique(np.linspace(0, n - 1, min(n, _SAMPLED_HEADS)).round().astype(np.int64))
-    some = replace(
-        att,
-        values=att.values[chosen],
-        heads=tuple(att.heads[i] for i in chosen),
-        mask=None if att.mask is None else att.mask[chosen],
-        sinks=None,
-    )
-    flat = PerAxis(org.names, [PartitionTree.flat(len(chosen)), *list(org.trees)[1:]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HeadtreeWarning)  # heads on which exp overflows are counted below
-        table = softmax_invariance(some, replace(org, trees=flat))
-    return {
-        "heads": [str(head) for head in some.heads],
-        "distance": table.distance.tolist(),
-        "residual": table.share_residual.tolist(),
-        "holds": table.holds.tolist(),
-        "tolerance": table.tolerance,
-    }
-
-
-def curves_to_dict(by_order: Mapping[str, Any]) -> dict[str, Any]:
+def curves_to_dict(by_order: Mapping[str, CompressionCurve]) -> dict[str, Any]:
     """Compression curves of several orders as plain lists."""
     first = next(iter(by_order.values()))
     return {
@@ -88,10 +31,11 @@ def curves_to_dict(by_order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def head_table(
-    heads: Sequence[HeadId], rows: Sequence[Mapping[str, Any]], consensus: Consensus
+    inputs: Sequence[MeasuredInput], consensus: Consensus, agreement: Mapping[str, Any] | None
 ) -> dict[str, list[Any]]:
-    """Columns of heads.csv, in their order."""
-    entropies = np.array([row["entropy"] for row in rows])
+    """Columns of heads.csv, in their order, before the diagnostics; agreement is the stability in measures.json."""
+    heads = inputs[0].heads
+    entropies = np.array([item.entropy for item in inputs])
     mean = entropies.mean(axis=0)
     rank = np.empty(len(heads), dtype=np.int64)
     rank[np.argsort(-mean, kind="stable")] = np.arange(1, len(heads) + 1)
@@ -102,18 +46,17 @@ def head_table(
         "head": [head.head for head in heads],
         **{f"entropy_{i}": row for i, row in enumerate(entropies)},
         "entropy": mean,
-        "entropy_relative": _mean(rows, "entropy_relative"),
+        "entropy_relative": np.mean([item.entropy_relative for item in inputs], axis=0),
         "entropy_rank": rank,
         "family": family_of_head(consensus),
         **{f"coordinate_{i + 1}": column for i, column in enumerate(coordinates.T)},
         "place_in_tree": _places(consensus, coordinates),
-        "norm": _mean(rows, "norm"),
-        "exponent": np.mean([row["exponent"]["organized"] for row in rows], axis=0),
-        "exponent_given": np.mean([row["exponent"]["given"] for row in rows], axis=0),
+        "norm": np.mean([item.norm for item in inputs], axis=0),
+        "exponent": np.mean([item.exponent["organized"] for item in inputs], axis=0),
+        "exponent_given": np.mean([item.exponent["given"] for item in inputs], axis=0),
     }
-    if len(rows) > 1 and len(heads) > 1:
-        counts = stability(entropies, heads=heads)
-        table |= {"top_count": counts.top_counts, "bottom_count": counts.bottom_counts}
+    if agreement is not None:
+        table |= {name: agreement[name] for name in ("top_count", "bottom_count")}
     return {name: np.asarray(column).tolist() for name, column in table.items()}
 
 
@@ -133,58 +76,73 @@ def layer_table(table: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     return result
 
 
-def network_measures(
-    heads: Sequence[HeadId], rows: Sequence[Mapping[str, Any]], consensus: Consensus, seed: int
-) -> dict[str, Any]:
+def joined(table: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of one table, then those of another that it does not have."""
+    return {name: (table if name in table else more)[name] for name in dict.fromkeys([*table, *more])}
+
+
+def network_measures(inputs: Sequence[MeasuredInput], consensus: Consensus, seed: int) -> dict[str, Any]:
     """Contents of measures.json."""
-    gains = [row["sparsity"]["gain"] for row in rows]
+    first = inputs[0]
     measures: dict[str, Any] = {
         "network_entropy": {
-            "raw": [row["network_entropy"] for row in rows],
-            "relative": [row["network_entropy_relative"] for row in rows],
-            "n_functions": rows[0]["network_functions"],
+            "raw": [item.network_entropy for item in inputs],
+            "relative": [item.network_entropy_relative for item in inputs],
+            "n_functions": first.network_functions,
         },
-        "head_entropy": {"n_functions": rows[0]["head_functions"]},
-        "sparsity": {
-            "gain": gains,
-            "median_gain": float(np.median(gains)),
-            **{name: [row["sparsity"][name] for row in rows] for name in ("n_for_90", "n_for_99")},
-            "orders": rows[0]["sparsity"]["order"],
-            "n_coefficients": [row["sparsity"]["n_coefficients"][0] for row in rows],
-            "curves": [row["sparsity"]["curves"] for row in rows],
-        },
+        "head_entropy": {"n_functions": first.head_functions},
+        "sparsity": _sparsity([item.sparsity for item in inputs]),
         "regularity": {
-            f"median_exponent_{order}": [_median(row["exponent"][order]) for row in rows]
-            for order in rows[0]["exponent"]
+            f"median_exponent_{order}": [_finite(median_of(item.exponent[order])) for item in inputs]
+            for order in first.exponent
         },
-        "filled": [row["n_filled"] for row in rows],
+        "filled": [item.n_filled for item in inputs],
         "consensus": {
             "n_inputs": consensus.n_inputs,
             "n_bootstrap": consensus.n_bootstrap,
             "n_folders": len(consensus.folders),
             "mean_support": _finite(np.mean(consensus.support)) if len(consensus.folders) else None,
-            "families": _families(heads, consensus),
+            "families": _families(first.heads, consensus),
         },
     }
-    if len(rows) > 1 and len(heads) > 1:
-        measures["stability"] = _stability(heads, rows, seed)
-    if "invariance" in rows[0]:
-        measures["invariance"] = {
-            "heads": rows[0]["invariance"]["heads"],
-            "tolerance": rows[0]["invariance"]["tolerance"],
-            "n_overflow": [int(np.isnan(row["invariance"]["distance"]).sum()) for row in rows],
-            "share_holds": [float(np.mean(row["invariance"]["holds"])) for row in rows],
-            "median_distance": [_median(row["invariance"]["distance"]) for row in rows],
-            "median_residual": [_median(row["invariance"]["residual"]) for row in rows],
-        }
+    if len(inputs) > 1 and len(first.heads) > 1:
+        measures["stability"] = _stability(inputs, seed)
+    known = [item.invariance for item in inputs if item.invariance is not None]
+    if known:
+        measures["invariance"] = _invariance(known)
     return measures
 
 
-def _stability(heads: Sequence[HeadId], rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
-    found = stability([row["entropy"] for row in rows], heads=heads, rng=seed)
+def _sparsity(inputs: Sequence[Sparsity]) -> dict[str, Any]:
+    gains, curves = [item.gain for item in inputs], [list(item.by_order.values()) for item in inputs]
+    return {
+        "gain": gains,
+        "median_gain": float(np.median(gains)),
+        "n_for_90": [[curve.n_for_90 for curve in own] for own in curves],
+        "n_for_99": [[curve.n_for_99 for curve in own] for own in curves],
+        "orders": list(inputs[0].by_order),
+        "n_coefficients": [own[0].n_coefficients for own in curves],
+        "curves": [curves_to_dict(item.by_order) for item in inputs],
+    }
+
+
+def _invariance(inputs: Sequence[SoftmaxInvariance]) -> dict[str, Any]:
+    """What the sampled heads of each input have in common."""
+    return {
+        "heads": [str(head) for head in inputs[0].heads],
+        "tolerance": inputs[0].tolerance,
+        "n_overflow": [int(np.isnan(item.distance).sum()) for item in inputs],
+        "share_holds": [float(np.mean(item.holds)) for item in inputs],
+        "median_distance": [_finite(median_of(item.distance)) for item in inputs],
+        "median_residual": [_finite(median_of(item.share_residual)) for item in inputs],
+    }
+
+
+def _stability(inputs: Sequence[MeasuredInput], seed: int) -> dict[str, Any]:
+    found = stability([item.entropy for item in inputs], heads=inputs[0].heads, rng=seed)
     table = [
         {key: str(value) if isinstance(value, HeadId) else value for key, value in line.items()}
-        for line in found.table()
+        for line in found.table(_RECURRING)
     ]
     return {
         "mean_correlation": _finite(found.mean_correlation),
@@ -193,6 +151,8 @@ def _stability(heads: Sequence[HeadId], rows: Sequence[Mapping[str, Any]], seed:
         "n_selected": found.n_selected,
         "correlations": [[_finite(value) for value in row] for row in found.correlations],
         "table": table,
+        "top_count": found.top_counts.tolist(),
+        "bottom_count": found.bottom_counts.tolist(),
     }
 
 
@@ -226,16 +186,6 @@ def _places(consensus: Consensus, coordinates: np.ndarray[Any, Any]) -> np.ndarr
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
     return places
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray[Any, Any]:
-    return np.asarray(np.mean([row[name] for row in rows], axis=0))
-
-
-def _median(values: Any) -> float | None:
-    finite = np.asarray(values, dtype=np.float64)
-    finite = finite[np.isfinite(finite)]
-    return float(np.median(finite)) if len(finite) else None
 
 
 def _finite(value: Any) -> float | None:

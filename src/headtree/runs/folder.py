@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ _OWN = (
     "report.html",
     "heads.csv",
     "layers.csv",
+    "overlap.csv",
 )
-_OWN_FOLDERS = ("figures", "sections", "samples")
+_OWN_FOLDERS = ("figures", "measured", "sections", "samples")
 
 
 class OtherSettingsError(InvalidValueError):
@@ -48,11 +49,14 @@ class Workplace:
     path: Path
     record: Record
     is_new: bool
+    _run: Run | None = field(default=None, init=False, repr=False)
 
     @property
     def run(self) -> Run:
-        """The run as it stands now."""
-        return Run(self.path, self.record)
+        """The run as its record has it now; what it has read is read again when the record changes."""
+        if self._run is None or self._run.record is not self.record:
+            self._run = Run(self.path, self.record)
+        return self._run
 
     @property
     def identity(self) -> str:

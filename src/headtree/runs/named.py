@@ -64,11 +64,11 @@ def named_tree(value: Any, what: str) -> Any:
 
 
 class Each(Sequence[T], Generic[T]):
-    """One thing for each input of a run, read from disk when asked for and then kept."""
+    """One thing for each input of a run, read from disk when asked for; only the one read last stays in memory."""
 
     def __init__(self, n: int, read: Callable[[int], T]) -> None:
         self._n, self._read = n, read
-        self._known: dict[int, T] = {}
+        self._last: tuple[int, T] | None = None
 
     @overload
     def __getitem__(self, i: int) -> T: ...
@@ -80,9 +80,10 @@ class Each(Sequence[T], Generic[T]):
         if not -self._n <= i < self._n:
             raise IndexError(f"the run has {self._n} inputs, numbered from 0; got {i}")
         i %= self._n
-        if i not in self._known:
-            self._known[i] = self._read(i)
-        return self._known[i]
+        if self._last is None or self._last[0] != i:
+            self._last = None  # not two at a time
+            self._last = i, self._read(i)
+        return self._last[1]
 
     def __len__(self) -> int:
         return self._n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
-from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, padded, put
+from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put
 from headtree.trees.tree import PartitionTree
 
 FORMAT = "headtree.run.organization/2"
@@ -44,25 +44,23 @@ def questionnaire_from_dict(values: Mapping[str, Any]) -> Questionnaire:
 def write_organizations(
     folder: Path, organizations: Sequence[Organization], consensus: Consensus | None = None
 ) -> None:
-    """Write organizations of the same axes; levels a tree does not have are -1, other gaps nan."""
-    first = organizations[0]
-    status = [
-        {"settled": org.status.settled, "message": org.status.message, "notes": list(org.status.notes)}
-        for org in organizations
-    ]
+    """Write organizations of the same axes; levels a tree does not have are -1, other gaps nan.
+
+    They are gone through twice, one at a time: a sequence that reads them from disk need not hold them all.
+    """
+    outlines = [_Outline.of(org) for org in organizations]
+    first = outlines[0]
     attributes: dict[str, Any] = {
         "format": FORMAT,
         "axes": list(first.names),
-        "settings": json.dumps(questionnaire_to_dict(first.settings)),
-        "status": json.dumps(status),
+        "settings": json.dumps(first.settings),
+        "status": json.dumps([outline.status for outline in outlines]),
     }
     if consensus is not None:
         attributes |= {"consensus_inputs": consensus.n_inputs, "consensus_bootstrap": consensus.n_bootstrap}
     group = create(folder, attributes)
-    for name in first.names:
-        for variable_name, variable in _axis_variables(organizations, name).items():
-            put(group, variable_name, variable)
-    moved = np.stack([org.moved for org in organizations])
+    _write_axes(group, organizations, outlines)
+    moved = np.stack([outline.moved for outline in outlines])
     put(group, "moved", Variable(("input", "iteration", "axis"), moved))
     put(group, "axis", Variable(("axis",), np.array(first.names, dtype=object)))
     if consensus is not None:
@@ -71,36 +69,84 @@ def write_organizations(
     finish(folder)
 
 
-def _axis_variables(organizations: Sequence[Organization], name: str) -> dict[str, Variable]:
-    n_levels = max(tree.n_levels for org in organizations for tree in _all_trees(org))
-    n_components = max(points.shape[1] for org in organizations for points in org.coordinates)
+@dataclass(frozen=True, eq=False)
+class _Outline:
+    """What must be known of every organization before the first is written."""
 
-    def table(tree: PartitionTree | None, n: int) -> Int[np.ndarray, "level leaf"]:
+    names: tuple[str, ...]
+    sizes: dict[str, int]  #: leaves of each axis
+    n_levels: int  #: of its deepest tree
+    n_components: int  #: most coordinates of an axis
+    moved: np.ndarray[Any, Any]
+    status: dict[str, Any]
+    settings: dict[str, Any]
+
+    @classmethod
+    def of(cls, org: Organization) -> _Outline:
+        return cls(
+            names=tuple(org.names),
+            sizes={name: org.trees[name].n_leaves for name in org.names},
+            n_levels=max(tree.n_levels for tree in _all_trees(org)),
+            n_components=max(points.shape[1] for points in org.coordinates),
+            moved=org.moved,
+            status={"settled": org.status.settled, "message": org.status.message, "notes": list(org.status.notes)},
+            settings=questionnaire_to_dict(org.settings),
+        )
+
+
+def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Sequence[_Outline]) -> None:
+    """Trees, affinities, distances and coordinates of one input after the other."""
+    n_levels = max(outline.n_levels for outline in outlines)
+    n_components = max(outline.n_components for outline in outlines)
+    for name in outlines[0].names:
+        sizes = np.array([outline.sizes[name] for outline in outlines], dtype=np.int64)
+        put(group, f"n_{name}", Variable(("input",), sizes))
+    arrays: dict[str, Any] = {}
+    for i, org in enumerate(organizations):
+        for name in org.names:
+            longest = max(outline.sizes[name] for outline in outlines)
+            for key, row in _axis_rows(org, name, longest, n_levels, n_components).items():
+                if key not in arrays:
+                    arrays[key] = _empty(group, key, row, len(outlines))
+                if row.values.size:
+                    arrays[key][i] = row.values
+
+
+def _empty(group: Any, key: str, row: Variable, n_inputs: int) -> Any:
+    """An array of such rows, in one chunk for each input."""
+    shape = row.values.shape
+    return group.create_array(
+        key,
+        shape=(n_inputs, *shape),
+        dtype=row.values.dtype,
+        chunks=(1, *shape) if row.values.size else "auto",
+        dimension_names=("input", *row.axes),
+    )
+
+
+def _axis_rows(org: Organization, name: str, n: int, n_levels: int, n_components: int) -> dict[str, Variable]:
+    """What is stored of one axis of one input, filled up to n leaves."""
+
+    def table(tree: PartitionTree | None) -> Int[np.ndarray, "level leaf"]:
         labels = np.full((n_levels, n), -1)
         if tree is not None:
-            labels[: tree.n_levels] = tree.labels
+            labels[: tree.n_levels, : tree.n_leaves] = tree.labels
         return labels
 
-    def coordinates(points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return np.pad(points, ((0, 0), (0, n_components - points.shape[1])), constant_values=np.nan)
+    def values(known: np.ndarray[Any, Any], n_columns: int) -> np.ndarray[Any, Any]:
+        result = np.full((n, n_columns), np.nan, dtype=known.dtype)
+        result[tuple(map(slice, known.shape))] = known
+        return result
 
-    def stacked(values: Sequence[np.ndarray[Any, Any]], fill: float, *axes: str) -> Variable:
-        return Variable(("input", *axes), padded(values, fill))
-
-    sizes = [org.trees[name].n_leaves for org in organizations]
-    pairs = list(zip(organizations, sizes, strict=True))
-    history = [np.stack([table(step.trees[name], n) for step in org.history]) for org, n in pairs]
-    second = f"{name}_2"
+    pair = (name, f"{name}_2")
+    history = np.stack([table(step.trees[name]) for step in org.history])
     return {
-        f"n_{name}": Variable(("input",), np.array(sizes, dtype=np.int64)),
-        f"tree_{name}": stacked([table(org.trees[name], n) for org, n in pairs], -1, "level", name),
-        f"affinity_{name}": stacked([org.affinities[name] for org in organizations], np.nan, name, second),
-        f"distance_{name}": stacked([org.distances[name] for org in organizations], np.nan, name, second),
-        f"coordinate_{name}": stacked(
-            [coordinates(org.coordinates[name]) for org in organizations], np.nan, name, "component"
-        ),
-        f"initial_tree_{name}": stacked([table(org.initial_trees[name], n) for org, n in pairs], -1, "level", name),
-        f"history_tree_{name}": stacked(history, -1, "iteration", "level", name),
+        f"tree_{name}": Variable(("level", name), table(org.trees[name])),
+        f"affinity_{name}": Variable(pair, values(org.affinities[name], n)),
+        f"distance_{name}": Variable(pair, values(org.distances[name], n)),
+        f"coordinate_{name}": Variable((name, "component"), values(org.coordinates[name], n_components)),
+        f"initial_tree_{name}": Variable(("level", name), table(org.initial_trees[name])),
+        f"history_tree_{name}": Variable(("iteration", "level", name), history),
     }
 
 
@@ -117,11 +163,6 @@ def _consensus_variables(consensus: Consensus, name: str) -> dict[str, Variable]
         "consensus_share": Variable(("folder",), consensus.share),
         "consensus_support": Variable(("folder",), consensus.support),
     }
-
-
-def axis_names(path: Path) -> tuple[str, ...]:
-    """Names of the organized axes."""
-    return tuple(map(str, open_group(path, FORMAT).attrs["axes"]))
 
 
 def read_organization(path: Path, i: int) -> Organization:

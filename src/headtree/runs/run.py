@@ -16,6 +16,7 @@ from headtree import _notebook
 from headtree._files import checked_path
 from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus
+from headtree.measures.per_input import MeasuredInput
 from headtree.questionnaire.organization import Organization
 from headtree.runs.attention_data import read_attention
 from headtree.runs.named import Each, Named, named_tree
@@ -27,6 +28,11 @@ from headtree.tensor.stored_array import StoredArray
 from headtree.tensor.zarr_dataset import open_group
 
 ARRAY_FORMAT = "headtree.run.array/1"
+
+
+def measured_file(i: int) -> str:
+    """Where a run keeps what was measured on an input."""
+    return f"measured/input_{i:05d}.json"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,6 +119,18 @@ class Run:
         return read_consensus(self._file("organization.zarr", "organize"))
 
     @cached_property
+    def measured(self) -> Each[MeasuredInput]:
+        """What was measured on each input."""
+        if self.kind == "array":
+            raise InvalidValueError(f"{self.path} is a run of one array; what was measured is run.measures")
+        self._file("measures.json", "measure")
+
+        def read(i: int) -> MeasuredInput:
+            return MeasuredInput.from_json(self._file(measured_file(i), "measure").read_text(encoding="utf-8"))
+
+        return Each(self.n_inputs, read)
+
+    @cached_property
     def heads(self) -> Any:
         """A row per head, as a pandas DataFrame."""
         return self.tables["heads"]
@@ -127,7 +145,10 @@ class Run:
         """Every table of the run as a pandas DataFrame."""
         import pandas as pd
 
-        self._file("measures.json", "measure")
+        if self.kind == "array":
+            self._file("measures.json", "measure")
+        else:
+            self._file("heads.csv", "diagnose")
         paths = sorted(self.path.glob("*.csv"))
         return Named({path.stem: pd.read_csv(path) for path in paths}, "table")
 
@@ -173,7 +194,7 @@ class Run:
     def _repr_html_(self) -> str:
         lines = [f"inputs: {', '.join(self.inputs[:8])}{', …' if self.n_inputs > 8 else ''}"]
         pictures = []
-        if self.kind != "array" and self.record.is_done("measure"):
+        if self.kind != "array" and self.record.is_done("diagnose"):
             table = self.heads
             grid = np.full((int(table["layer"].max()) + 1, int(table["head"].max()) + 1), np.nan)
             grid[table["layer"], table["head"]] = table["entropy"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headtree.measures.comparisons import finite
 from headtree.measures.stability import Stability, stability
 from headtree.report.words.diagnostics_section import MEANINGS, OVERLAP
 from headtree.report.words.numbers import interval_words, number_words
@@ -16,6 +17,9 @@ from headtree.study.claims.evidence import Evidence
 from headtree.study.claims.pairs import PRINTED_ENTROPIES
 from headtree.study.claims.single_heads import MatrixRegularity
 from headtree.study.claims.verdict import RULE, Finding
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _COLUMNS = (
     "in the paper",
@@ -45,6 +49,7 @@ class NetworkResult:
     findings: tuple[Finding, ...]
     pictures: tuple[Picture, ...]
     sections: tuple[Section, ...] = ()  #: of the run: what its heads do, how sensitive it is
+    overlap: DataFrame | None = None  #: of the run: how far the l1 entropy contains each measure
 
 
 def claims_section(result: NetworkResult) -> Section:
@@ -151,11 +156,11 @@ def _section_lines(section: Section, heading: str) -> list[str]:
 
 def _contained_table(results: Sequence[NetworkResult]) -> Table | None:
     """Correlations of every measure with the l1 entropy, a column for each network, strongest first."""
-    by_network = {}
+    by_network: dict[str, dict[str, tuple[float, float, float, str]]] = {}
     for result in results:
-        tables = [table for section in result.sections for table in section.tables if table.caption == OVERLAP]
-        if tables:
-            by_network[result.name] = {str(row[0]): row[1:] for row in tables[0].rows if row[1] is not None}
+        if result.overlap is not None:
+            known = result.overlap.dropna(subset="correlation")
+            by_network[result.name] = {row.measure: _rounded(row) for row in known.itertuples()}
     if not by_network:
         return None
     measures = dict.fromkeys(measure for rows in by_network.values() for measure in rows)
@@ -176,19 +181,23 @@ def _contained_table(results: Sequence[NetworkResult]) -> Table | None:
     return Table(caption, ("measure", *by_network), tuple(rows))
 
 
-def _contained_cell(row: Sequence[Any] | None) -> str:
+def _rounded(row: Any) -> tuple[float, float, float, str]:
+    """Correlation, interval and verdict of a measure, rounded as the page of its run shows them."""
+    return round(row.correlation, 3), round(row.low, 3), round(row.high, 3), str(row.contained)
+
+
+def _contained_cell(row: tuple[float, float, float, str] | None) -> str:
     if row is None:
         return "–"
-    correlation, low, high, _, contained = row
+    correlation, low, high, contained = row
     return f"{correlation:.2f} [{low:.2f}, {high:.2f}] {contained}"
 
 
-def _quartiles(values: Sequence[float] | np.ndarray) -> tuple[str, str, str]:
-    finite = np.asarray(values, dtype=np.float64)
-    finite = finite[np.isfinite(finite)]
-    if len(finite) == 0:
+def _quartiles(values: Any) -> tuple[str, str, str]:
+    known = finite(values)
+    if len(known) == 0:
         return ("–", "–", "–")
-    low, middle, high = np.quantile(finite, (0.25, 0.5, 0.75))
+    low, middle, high = np.quantile(known, (0.25, 0.5, 0.75))
     return number_words(low), number_words(middle), number_words(high)
 
 
@@ -202,11 +211,9 @@ def _regularity_tables(result: NetworkResult) -> list[Table]:
         caption = "Fig. 1 in numbers: mixed Hölder exponent and constant of all heads, each organized by itself."
         tables.append(Table(caption, columns, tuple(rows)))
     rows = []
-    for order in result.evidence[0].regularity.by_order:
-        fits = [item.regularity.by_order[order] for item in result.evidence]
-        exponents, constants = (
-            np.concatenate([getattr(fit, name) for fit in fits]) for name in ("exponent", "constant")
-        )
+    for order in result.evidence[0].measured.exponent:
+        exponents = np.concatenate([item.measured.exponent[order] for item in result.evidence])
+        constants = np.concatenate([item.measured.constant[order] for item in result.evidence])
         rows.append((order, *_quartiles(exponents), _quartiles(constants)[1]))
     caption = "The same on the trees of queries and keys that all heads share, all heads and inputs."
     return [*tables, Table(caption, columns, tuple(rows))]
@@ -228,7 +235,7 @@ def _softmax_table(result: NetworkResult) -> Table:
         "mixed": "root mean square of mixed differences",
     }
     rows = [
-        (words, *_quartiles(np.concatenate([getattr(item.softmax, name) for item in result.scores])))
+        (words, *_quartiles(np.concatenate([getattr(item.beyond.softmax, name) for item in result.scores])))
         for name, words in names.items()
     ]
     caption = "Fig. 2 and corollary 1 in numbers, from scores, all heads and inputs."
@@ -237,8 +244,8 @@ def _softmax_table(result: NetworkResult) -> Table:
 
 def recurrence(result: NetworkResult) -> Stability:
     """Table 1 of [OA] for a network."""
-    heads = result.evidence[0].heads
-    return stability([item.entropy for item in result.evidence], heads=[(h.layer, h.head) for h in heads])
+    inputs = [item.measured for item in result.evidence]
+    return stability([item.entropy for item in inputs], heads=inputs[0].heads)
 
 
 def _recurrence_table(result: NetworkResult) -> Table:
@@ -264,15 +271,15 @@ def _recurrence_table(result: NetworkResult) -> Table:
 def _entropy_table(result: NetworkResult) -> Table:
     printed = PRINTED_ENTROPIES.get(result.name)
     rows = []
-    for i, item in enumerate(result.evidence):
+    inputs = [item.measured for item in result.evidence]
+    for i, item in enumerate(inputs):
         paper = f"{printed[i]:.2f}" if printed is not None and i < len(printed) else "–"
         relative = number_words(item.network_entropy_relative)
         rows.append((i + 1, number_words(item.network_entropy), relative, f"{item.fine_share:.1%}", paper))
     caption = (
-        "Table 2: network entropy of the 100 coarsest functions, raw and over the tensor's norm, and the share of "
-        "the "
-        "energy outside the coarsest 1 % of the functions. Raw values depend on kind and size; the paper's are of "
-        "other weights and inputs."
+        f"Table 2: network entropy of the {inputs[0].network_functions} coarsest functions, raw and over the "
+        "tensor's norm, and the share of the energy outside the coarsest 1 % of the functions. Raw values depend "
+        "on kind and size; the paper's are of other weights and inputs."
     )
     return Table(caption, ("input", "raw", "over norm", "fine share", "printed in the paper"), tuple(rows))
 

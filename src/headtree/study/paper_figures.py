@@ -31,7 +31,7 @@ from headtree.report.figures import (
 )
 from headtree.runs.run import Run
 from headtree.section import Picture
-from headtree.study.claims.evidence import HEAD_FUNCTIONS, NETWORK_FUNCTIONS, Evidence
+from headtree.study.claims.evidence import Evidence
 from headtree.study.claims.single_heads import SETTINGS, MatrixRegularity, missing_entries
 from headtree.tensor.attention_tensor import AttentionTensor
 
@@ -103,10 +103,10 @@ def _figures(
             "Fig. 1 in numbers: mixed Hölder exponents of all heads of one input, each organized by itself; given "
             "order, organized, and the same trees with shuffled leaves. At 0 or below there is no regularity.",
         )
-    if scores is not None and of_scores and of_scores[0].softmax is not None:
+    if scores is not None and of_scores and of_scores[0].beyond.softmax is not None:
         found |= _softmax_figures(scores.attention[0].load(), of_scores, middle)
-    entropies = np.array([item.entropy for item in evidence[:3]])
-    correlation = rank_correlation(first.variation, first.entropy)
+    entropies = np.array([item.measured.entropy for item in evidence[:3]])
+    correlation = rank_correlation(first.beyond.variation, first.measured.entropy)
     found |= {
         "fig3_map": (
             lambda: head_map(org.coordinates[0], att.heads),
@@ -124,7 +124,7 @@ def _figures(
             lambda: coefficients_by_support(att, org, [top, bottom]),
             f"Fig. 4: query-key coefficients of heads {names[1]} and {names[2]}, of largest and smallest entropy, "
             "by "
-            f"falling support, and of all heads; the entropy sums the first {HEAD_FUNCTIONS}.",
+            f"falling support, and of all heads; the entropy sums the first {first.measured.head_functions}.",
         ),
         "fig4_basis": (
             lambda: haar_basis(org.trees[0], att.heads, org.order(0)),
@@ -132,12 +132,12 @@ def _figures(
         ),
         "fig5_entropies": (
             lambda: entropy_over_heads(entropies, att.heads, run.inputs[:3]),
-            f"Fig. 5: l1 entropy of every head on three inputs, top {HEAD_FUNCTIONS} functions.",
+            f"Fig. 5: l1 entropy of every head on three inputs, top {first.measured.head_functions} functions.",
         ),
         "fig5_variation": (
             lambda: relation(
-                first.variation,
-                first.entropy,
+                first.beyond.variation,
+                first.measured.entropy,
                 "mean absolute step, organized order",
                 "l1 entropy",
                 att.heads,
@@ -147,7 +147,8 @@ def _figures(
         ),
         "fig6_coefficients": (
             lambda: _tri_haar(run, evidence),
-            f"Fig. 6: the {NETWORK_FUNCTIONS} coarsest head-query-key coefficients for up to five inputs.",
+            f"Fig. 6: the {first.measured.network_functions} coarsest head-query-key coefficients for up to five "
+            "inputs.",
         ),
     }
     return found
@@ -157,7 +158,7 @@ def _softmax_figures(
     att: AttentionTensor, evidence: Sequence[Evidence], head: int
 ) -> dict[str, tuple[Callable[[], Figure], str]]:
     def errors() -> dict[str, Float[np.ndarray, " head"]]:
-        tables = [item.softmax for item in evidence if item.softmax is not None]
+        tables = [item.beyond.softmax for item in evidence if item.beyond.softmax is not None]
         return {
             "as printed": np.concatenate([table.error_printed for table in tables]),
             "with boundary": np.concatenate([table.share_residual for table in tables]),
@@ -183,7 +184,7 @@ def _softmax_figures(
 
 def _chosen_heads(item: Evidence) -> tuple[int, int, int]:
     """Heads of middle, largest and smallest entropy."""
-    falling = np.argsort(-item.entropy, kind="stable")
+    falling = np.argsort(-item.measured.entropy, kind="stable")
     return int(falling[len(falling) // 2]), int(falling[0]), int(falling[-1])
 
 
@@ -215,7 +216,7 @@ def _paraproduct(att: AttentionTensor, head: int) -> Figure:
 
 def _tri_haar(run: Run, evidence: Sequence[Evidence]) -> Figure:
     chosen = range(min(5, len(evidence)))
-    coefficients = [evidence[i].network_coefficients for i in chosen]
+    coefficients = [evidence[i].measured.network_coefficients for i in chosen]
     bases = [TensorHaarBasis(tuple(run.organization[i].trees)) for i in chosen]
     supports = [basis.support(basis.top(len(row))) for basis, row in zip(bases, coefficients, strict=True)]
     return tri_haar_coefficients(coefficients, supports, [run.inputs[i] for i in chosen])

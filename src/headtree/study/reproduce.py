@@ -26,9 +26,9 @@ from headtree.runs.run import Run, open_run
 from headtree.study.cache import kept, origin_of
 from headtree.study.claims.along_training import training_findings
 from headtree.study.claims.catalogue import findings
-from headtree.study.claims.evidence import Evidence, evidence_of
+from headtree.study.claims.evidence import ClaimNumbers, Evidence, measure_beyond
 from headtree.study.claims.pairs import pair_findings
-from headtree.study.claims.single_heads import SETTINGS, matrix_regularity
+from headtree.study.claims.single_heads import SETTINGS, MatrixRegularity, matrix_regularity
 from headtree.study.claims.verdict import Finding
 from headtree.study.claims_report import NetworkResult, claims_section, markdown
 from headtree.study.paper_figures import draw_claims
@@ -174,6 +174,7 @@ def _result(network: _Network, target: Path) -> NetworkResult:
     matrices = kept(
         measured / "matrices.json",
         [*origin_of(network.run), questionnaire_to_dict(SETTINGS)],
+        MatrixRegularity,
         lambda: matrix_regularity(network.run.attention[0]),
     )
     of_scores = {finding.claim.key: finding for finding in findings(network.name, scores)} if scores else {}
@@ -188,23 +189,31 @@ def _result(network: _Network, target: Path) -> NetworkResult:
     pictures = draw_claims(network.run, network.scores, evidence, scores, matrices, figures, network.name)
     sections = tuple(network.run.sections[name] for name in _SECTIONS if name in network.run.sections)
     return NetworkResult(
-        network.name, _about(network), evidence, scores, matrices, tuple(found), pictures, sections
+        name=network.name,
+        about=_about(network),
+        evidence=evidence,
+        scores=scores,
+        matrices=matrices,
+        findings=tuple(found),
+        pictures=pictures,
+        sections=sections,
+        overlap=network.run.tables["overlap"],
     )
 
 
 def _evidence(run: Run, folder: Path) -> tuple[Evidence, ...]:
     found = []
     with progress(f"measuring {run.name}", run.n_inputs) as step:
-        for i in range(run.n_inputs):
-            found.append(
-                kept(folder / f"{run.kind}-{i:05d}.json", [*origin_of(run), i], partial(_evidence_of, run, i))
-            )
+        for i, measured in enumerate(run.measured):
+            file = folder / f"{run.kind}-{i:05d}.json"
+            measure = partial(_beyond, run, i, measured.head_functions)
+            found.append(Evidence(measured, kept(file, [*origin_of(run), i], ClaimNumbers, measure)))
             step(f"input {i + 1} of {run.n_inputs}")
     return tuple(found)
 
 
-def _evidence_of(run: Run, i: int) -> Evidence:
-    return evidence_of(run.attention[i].load(), run.organization[i])
+def _beyond(run: Run, i: int, head_functions: int) -> ClaimNumbers:
+    return measure_beyond(run.attention[i].load(), run.organization[i], head_functions)
 
 
 def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
@@ -212,7 +221,7 @@ def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
     if len(results) < 2:
         return []
     first, second = results[:2]
-    kinds = first.evidence[0].kind, second.evidence[0].kind
+    kinds = first.evidence[0].measured.kind, second.evidence[0].measured.kind
     names = f"{first.name} ({kinds[0]})", f"{second.name} ({kinds[1]})"
     found = pair_findings(names, first.evidence, second.evidence)
     if kinds == ("scores", "scores") or not (first.scores and second.scores):
@@ -232,7 +241,9 @@ def _stages(name: str, folder: Path) -> list[list[SoftmaxInvariance]]:
     with progress(f"training of {name}", len(STAGES)) as step:
         for stage in STAGES:
             made_from = [name, stage, _TRAINING_INPUTS]
-            stages.append(kept(folder / f"{stage}.json", made_from, partial(_at_stage, name, stage)))
+            stages.append(
+                kept(folder / f"{stage}.json", made_from, list[SoftmaxInvariance], partial(_at_stage, name, stage))
+            )
             step(stage)
     return stages
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from headtree.measures.heads.from_model import ModelTables, model_tables
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.patterns import pattern_columns
 from headtree.measures.heads.probabilities import checked_tensors
-from headtree.measures.heads.roles import Roles, head_roles
+from headtree.measures.heads.roles import Roles, RoleTables, checked_least, role_tables, roles_from
 from headtree.measures.heads.rollout import rollout_columns
 from headtree.models.relevance import Target
 from headtree.progress import progress
@@ -65,7 +65,7 @@ def diagnostics(
     Parameters
     ----------
     atts : AttentionTensor or sequence
-        The same heads on each input, scores or probabilities.
+        The same heads on each input, scores or probabilities. Those on disk are loaded one at a time.
     model : str, path or torch.nn.Module, optional
         The model they were captured from, for what needs weights, activations and gradients.
     texts, images, inputs, **options
@@ -78,8 +78,9 @@ def diagnostics(
         Source of the random tokens of `induction`.
     """
     tensors = checked_tensors(atts)
-    roles = head_roles(tensors, delimiters=delimiters, window=window, least=least)
-    head_tables, layer_tables = _from_attention(tensors)
+    least = checked_least(least)
+    of_roles, head_tables, layer_tables = _from_attention(tensors, delimiters, window)
+    roles = roles_from(tensors[0].heads, of_roles, least)
     if model is not None:
         from_model = _from_model(tensors, model, target, rng, texts=texts, images=images, inputs=inputs, **options)
         head_tables = [a | b for a, b in zip(head_tables, from_model.heads, strict=True)]
@@ -101,22 +102,47 @@ def diagnostics(
     )
 
 
-def _from_attention(tensors: list[AttentionTensor]) -> tuple[list[dict[str, Column]], list[dict[str, Column]]]:
-    """What each input's attention alone says of heads and of layers."""
-    heads, layers = [], []
+def _from_attention(
+    tensors: list[AttentionTensor], delimiters: Collection[str] | None, window: int
+) -> tuple[list[RoleTables], list[dict[str, Column]], list[dict[str, Column]]]:
+    """What each input's attention alone says: roles of heads, their patterns, rollout of the layers."""
+    roles, heads, layers = [], [], []
     with progress("patterns of heads", len(tensors)) as step:
-        for i, att in enumerate(tensors):
+        for i in range(len(tensors)):
+            att = tensors[i].load()
+            roles.append(role_tables(att, delimiters, window))
             heads.append(pattern_columns(att))
             layers.append(rollout_columns(att))
+            del att  # before the next is loaded
             step(f"input {i + 1} of {len(tensors)}")
-    return heads, layers
+    return roles, heads, layers
+
+
+class _Loaded(Sequence[AttentionTensor]):
+    """Tensors that are loaded one at a time while they are gone through; by number, as they are."""
+
+    def __init__(self, tensors: Sequence[AttentionTensor]) -> None:
+        self._tensors = tensors
+
+    def __iter__(self) -> Iterator[AttentionTensor]:
+        return (att.load() for att in self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @overload
+    def __getitem__(self, i: int) -> AttentionTensor: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[AttentionTensor]: ...
+    def __getitem__(self, i: int | slice) -> AttentionTensor | Sequence[AttentionTensor]:
+        return self._tensors[i]
 
 
 def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng: Any, **given: Any) -> ModelTables:
     from headtree.models.view import prepare
 
     part = given.pop("part", tensors[0].provenance.get("part"))
-    return model_tables(tensors, prepare(model, kind="probs", part=part, **given), target, rng)
+    return model_tables(_Loaded(tensors), prepare(model, kind="probs", part=part, **given), target, rng)
 
 
 def _all_reasons(heads: DataFrame, layers: DataFrame, known: dict[str, str]) -> Mapping[str, str]:

@@ -46,6 +46,10 @@ _LEANING, _TIMES = 0.1, 3.0
 _FEWEST = 3
 
 
+#: Share, chance, variance of the shuffled share and number of queries of each role, on one input.
+RoleTables = tuple[dict[str, Column], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Roles:
     """Share of every head's attention in every role, beside what shuffled attention would have.
@@ -127,24 +131,34 @@ def head_roles(
         Excess from which a head is named after a role.
     """
     tensors = checked_tensors(atts)
+    least = checked_least(least)
+    return roles_from(tensors[0].heads, [role_tables(att, delimiters, window) for att in tensors], least)
+
+
+def checked_least(least: float) -> float:
+    """The excess from which a head has a role."""
     if not 0 < _checks.finite_number(least, "least") <= 1:
         raise InvalidValueError(f"least must be greater than 0 and at most 1, got {least}")
-    tables = [_role_tables(att, delimiters, window) for att in tensors]
+    return float(least)
+
+
+def roles_from(heads: tuple[HeadId, ...], tables: list[RoleTables], least: float) -> Roles:
+    """The roles of heads from the tables of every input."""
     share, chance, variance, n_queries = (averages([table[i] for table in tables]) for i in range(4))
     return Roles(
-        heads=tensors[0].heads,
+        heads=heads,
         share=share.mean,
         chance=chance.mean,
         score={name: _score(name, share, chance, variance, tables) for name in share.mean},
         n_queries=n_queries.mean,
         spread=share.spread,
         missing=share.missing,
-        least=float(least),
+        least=least,
     )
 
 
 def _score(
-    name: str, share: Averages, chance: Averages, variance: Averages, tables: list[Any]
+    name: str, share: Averages, chance: Averages, variance: Averages, tables: list[RoleTables]
 ) -> Float[np.ndarray, " head"]:
     """Standard deviations between share and chance, of the mean over inputs."""
     n_inputs = sum(~np.isnan(table[0][name].values) for table in tables)
@@ -153,9 +167,7 @@ def _score(
     return np.asarray(np.divide(above, deviation, out=np.zeros(len(above)), where=deviation > 1e-12))
 
 
-def _role_tables(
-    att: AttentionTensor, delimiters: Collection[str] | None, window: int
-) -> tuple[dict[str, Column], ...]:
+def role_tables(att: AttentionTensor, delimiters: Collection[str] | None, window: int) -> RoleTables:
     """Share, chance, variance of the shuffled share and number of queries of each role on one input."""
     known = relations(att, delimiters=delimiters, window=window)
     n_heads = len(att.heads)

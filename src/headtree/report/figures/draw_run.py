@@ -186,7 +186,7 @@ def head_paraproduct(run: Run, head: int) -> Figure:
 
 def run_compression(run: Run) -> Figure:
     """Compression curves of the first input."""
-    return compression(_curves(run))
+    return compression(_array_curves(run) if run.kind == "array" else run.measured[0].sparsity.by_order)
 
 
 def _scores(
@@ -203,41 +203,30 @@ def _scores(
     return filled(one).values[0].numpy(), missing
 
 
-def _curves(run: Run) -> dict[str, CompressionCurve]:
-    """Compression curves of the first input, as they were measured."""
-    found = run.measures["sparsity"]
-    curves = found["curves"] if run.kind == "array" else found["curves"][0]
-
-    def of_first(name: str) -> tuple[int, ...]:
-        return tuple(found[name]) if run.kind == "array" else tuple(found[name][0])
-
-    total = found["n_coefficients"] if run.kind == "array" else found["n_coefficients"][0]
+def _array_curves(run: Run) -> dict[str, CompressionCurve]:
+    """Compression curves of an array, as they were measured."""
+    found = run.measures.sparsity
     return {
         order: CompressionCurve(
-            counts=np.array(curves["counts"]),
-            largest=np.array(curves["largest"][order]),
-            coarsest=np.array(curves["coarsest"][order]),
+            counts=np.array(found.curves.counts),
+            largest=np.array(found.curves.largest[order]),
+            coarsest=np.array(found.curves.coarsest[order]),
             n_for_90=n_for_90,
             n_for_99=n_for_99,
-            n_coefficients=int(total),
+            n_coefficients=found.n_coefficients,
         )
-        for order, n_for_90, n_for_99 in zip(
-            found["orders"], of_first("n_for_90"), of_first("n_for_99"), strict=True
-        )
+        for order, n_for_90, n_for_99 in zip(found.orders, found.n_for_90, found.n_for_99, strict=True)
     }
 
 
 def coarsest_coefficients(run: Run) -> Figure:
     """The coarsest coefficients of the first inputs, as many as the network's entropy sums."""
-    n_functions = int(run.measures["network_entropy"]["n_functions"])
     n_inputs = min(_INPUTS, run.n_inputs)
-    coefficients: list[Float[np.ndarray, " function"]] = []
+    coefficients = [item.network_coefficients for item in run.measured[:n_inputs]]
     supports: list[Int[np.ndarray, " function"]] = []
-    for att, org in zip(run.attention[:n_inputs], run.organization[:n_inputs], strict=True):
-        basis = TensorHaarBasis(tuple(org.trees))
-        top = basis.top(min(n_functions, len(basis)))
-        coefficients.append(basis.coefficients_of(filled(att).values, top).double().numpy())
-        supports.append(basis.support(top))
+    for i, row in enumerate(coefficients):
+        basis = TensorHaarBasis(tuple(run.organization[i].trees))
+        supports.append(basis.support(basis.top(len(row))))
     shortest = min(map(len, coefficients))
     return tri_haar_coefficients(
         [row[:shortest] for row in coefficients], [row[:shortest] for row in supports], run.inputs[:n_inputs]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from headtree.measures.stability import stability
 from headtree.questionnaire.organization import Organization
 from headtree.report.words.folder_sentences import folder_sentences
 from headtree.trees.compare import tree_distance
@@ -114,29 +113,21 @@ def _affinity_codes(
 
 def _stability(run: Run) -> dict[str, Any] | None:
     """How far the inputs agree: rankings of heads by entropy, trees, and what recurs at the top and bottom."""
-    columns = [f"entropy_{i}" for i in range(run.n_inputs)]
+    found = run.measures.get("stability")
+    if found is None:
+        return None
     joint = run.consensus
-    if run.n_inputs < 2 or not set(columns) <= set(run.heads.columns):
-        return None
-    entropies = run.heads[columns].to_numpy(dtype=float).T
-    if not np.isfinite(entropies).all() or entropies.shape[1] < 2:
-        return None
-    heads = list(zip(run.heads["layer"].tolist(), run.heads["head"].tolist(), strict=True))
-    agreement = stability(entropies, heads=heads)
-    trees = [run.organization[i].trees[0] for i in range(run.n_inputs)]
+    agreed = [(tree_distance(org.trees[0], joint.tree), str(org.status)) for org in run.organization]
     return {
-        "correlations": agreement.correlations,
-        "mean": agreement.mean_correlation,
-        "interval": agreement.interval,
-        "confidence": agreement.confidence,
-        "n_selected": agreement.n_selected,
-        "recurring": [
-            [row["rank"], str(row["top"]), row["top_count"], str(row["bottom"]), row["bottom_count"]]
-            for row in agreement.table(5)
-        ],
-        "tree_distances": [tree_distance(tree, joint.tree) for tree in trees],
+        "correlations": found.correlations,
+        "mean": found.mean_correlation,
+        "interval": found.interval,
+        "confidence": found.confidence,
+        "n_selected": found.n_selected,
+        "recurring": [[row.rank, row.top, row.top_count, row.bottom, row.bottom_count] for row in found.table],
+        "tree_distances": [distance for distance, _ in agreed],
         "n_bootstrap": joint.n_bootstrap,
-        "status": [str(run.organization[i].status) for i in range(run.n_inputs)],
+        "status": [status for _, status in agreed],
     }
 
 

@@ -33,7 +33,7 @@ class NetworkTest:
 
     def of(self, network: str, inputs: Sequence[Evidence]) -> Finding:
         """Test the claim for a network."""
-        if self.needs_scores and any(item.softmax is None for item in inputs):
+        if self.needs_scores and any(item.beyond.softmax is None for item in inputs):
             nothing = Estimate(float("nan"), (float("nan"), float("nan")), (len(inputs),))
             return Finding(self.claim, network, nothing, "needs scores, what enters softmax")
         return Finding(self.claim, network, jackknife(self.statistic(inputs), len(inputs)))
@@ -56,8 +56,8 @@ def _median_gain(order: str) -> Callable[[Evidence], float]:
     """Median over heads of the exponent on the found trees less that in another order."""
 
     def gain(item: Evidence) -> float:
-        by_order = item.regularity.by_order
-        return median_of(by_order["organized"].exponent - by_order[order].exponent)
+        exponent = item.measured.exponent
+        return median_of(exponent["organized"] - exponent[order])
 
     return gain
 
@@ -66,14 +66,14 @@ def _fewer(order: str) -> Callable[[Evidence], float]:
     """log2 of how many times more coefficients another order needs for 99 % of the energy."""
 
     def ratio(item: Evidence) -> float:
-        by_order = item.sparsity.by_order
+        by_order = item.measured.sparsity.by_order
         return float(np.log2(max(1, by_order[order].n_for_99) / max(1, by_order["organized"].n_for_99)))
 
     return ratio
 
 
 def _of_softmax(column: str) -> Callable[[Evidence], Float[np.ndarray, " head"]]:
-    return lambda item: np.asarray(getattr(item.softmax, column), dtype=np.float64)
+    return lambda item: np.asarray(getattr(item.beyond.softmax, column), dtype=np.float64)
 
 
 def _pairwise(
@@ -91,16 +91,18 @@ def _overlap(largest: bool) -> Callable[[Evidence, Evidence], float]:
     """Share of the extreme tenth of heads on one input that are in the extreme tenth on another."""
 
     def share(a: Evidence, b: Evidence) -> float:
-        n = max(1, len(a.entropy) // 10)
+        n = max(1, len(a.measured.entropy) // 10)
         sign = -1 if largest else 1
-        first, second = (set(np.argsort(sign * item.entropy, kind="stable")[:n].tolist()) for item in (a, b))
+        first, second = (
+            set(np.argsort(sign * item.measured.entropy, kind="stable")[:n].tolist()) for item in (a, b)
+        )
         return len(first & second) / n
 
     return share
 
 
 def _network_ks(a: Evidence, b: Evidence) -> float:
-    return mean_ks_distance(np.stack([a.network_coefficients, b.network_coefficients]))
+    return mean_ks_distance(np.stack([a.measured.network_coefficients, b.measured.network_coefficients]))
 
 
 #: How clustered the heads are.
@@ -122,7 +124,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "median over heads of the exponent on the network's query and key trees",
             0.0,
         ),
-        _per_input(lambda item: median_of(item.regularity.by_order["organized"].exponent)),
+        _per_input(lambda item: median_of(item.measured.exponent["organized"])),
     ),
     NetworkTest(
         Claim(
@@ -277,7 +279,7 @@ TESTS: tuple[NetworkTest, ...] = (
             f"{_SILHOUETTE}; such a cloud itself exceeds 2 once in forty times",
             2.0,
         ),
-        _per_input(lambda item: item.clusters.excess),
+        _per_input(lambda item: item.beyond.clusters.excess),
     ),
     NetworkTest(
         Claim(
@@ -289,7 +291,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "norms",
             0.0,
         ),
-        _per_input(lambda item: SIMILAR - mean_ks_distance(item.coefficients)),
+        _per_input(lambda item: SIMILAR - mean_ks_distance(item.beyond.coefficients)),
     ),
     NetworkTest(
         Claim(
@@ -300,7 +302,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "mean over pairs of inputs of the rank correlation of head entropies",
             0.5,
         ),
-        _pairwise(lambda a, b: rank_correlation(a.entropy, b.entropy)),
+        _pairwise(lambda a, b: rank_correlation(a.measured.entropy, b.measured.entropy)),
     ),
     NetworkTest(
         Claim(
@@ -311,7 +313,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "rank correlation over heads of entropy with total variation in organized order",
             0.0,
         ),
-        _per_input(lambda item: rank_correlation(item.entropy, item.variation)),
+        _per_input(lambda item: rank_correlation(item.measured.entropy, item.beyond.variation)),
     ),
     NetworkTest(
         Claim(
@@ -322,7 +324,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "the same rank correlation, both over the head's norm",
             0.0,
         ),
-        _per_input(lambda item: rank_correlation(item.entropy_relative, item.variation_relative)),
+        _per_input(lambda item: rank_correlation(item.measured.entropy_relative, item.beyond.variation_relative)),
     ),
     NetworkTest(
         Claim(
@@ -374,7 +376,7 @@ SAID_OF: dict[str, dict[str, NetworkTest]] = {
                 f"2 less the {_SILHOUETTE}; below 0 they are clustered",
                 0.0,
             ),
-            _per_input(lambda item: 2.0 - item.clusters.excess),
+            _per_input(lambda item: 2.0 - item.beyond.clusters.excess),
         )
     }
 }

@@ -28,7 +28,7 @@ class PairTest:
     def of(self, names: tuple[str, str], first: Sequence[Evidence], second: Sequence[Evidence]) -> Finding:
         """Test the claim for two networks."""
         network = " and ".join(names)
-        if self.needs_scores and any(item.softmax is None for item in (*first, *second)):
+        if self.needs_scores and any(item.beyond.softmax is None for item in (*first, *second)):
             nothing = Estimate(float("nan"), (float("nan"), float("nan")), (len(first), len(second)))
             return Finding(self.claim, network, nothing, "needs scores, what enters softmax")
         a, b = (mean_of([self.number(item) for item in inputs]) for inputs in (first, second))
@@ -54,7 +54,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "difference of the mean log10 of network entropies, top 100 functions",
             0.0,
         ),
-        lambda item: float(np.log10(max(item.network_entropy, 1e-300))),
+        lambda item: float(np.log10(max(item.measured.network_entropy, 1e-300))),
     ),
     PairTest(
         Claim(
@@ -65,7 +65,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "difference of the mean network entropies over the tensors' norms",
             0.0,
         ),
-        lambda item: item.network_entropy_relative,
+        lambda item: item.measured.network_entropy_relative,
     ),
     PairTest(
         Claim(
@@ -76,7 +76,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "difference of the mean shares of energy outside the coarsest 1 % of the functions",
             0.0,
         ),
-        lambda item: item.fine_share,
+        lambda item: item.measured.fine_share,
     ),
     PairTest(
         Claim(
@@ -87,7 +87,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "difference of the mean excess silhouettes, in standard deviations of chance",
             0.0,
         ),
-        lambda item: item.clusters.excess,
+        lambda item: item.beyond.clusters.excess,
         first_is_larger=False,
     ),
     PairTest(
@@ -99,7 +99,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "difference of the mean over inputs of the median share of squashed entries of a head",
             0.0,
         ),
-        lambda item: median_of(item.softmax.squashed) if item.softmax is not None else float("nan"),
+        lambda item: median_of(item.beyond.softmax.squashed) if item.beyond.softmax is not None else float("nan"),
         needs_scores=True,
     ),
 )

@@ -16,11 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headtree.errors import InvalidValueError
+from headtree.measures.comparisons import rank_correlation
 from headtree.models.bundled.bundle import BundledNetwork, load_bundled, networks_folder
 from headtree.models.bundled.word_tokenizer import END
 from headtree.models.view import capture
@@ -276,13 +278,9 @@ def _common(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _structure_text(card: Mapping[str, Any]) -> str:
-    from scipy.stats import spearmanr
-
     history = card["history"]
-    sizes = [row["mixed_difference"] for row in history]
-    correlation = (
-        float(spearmanr(sizes, [row["valid_loss"] for row in history]).statistic) if len(sizes) > 2 else 0.0
-    )
+    sizes, losses = (np.array([row[name] for row in history], float) for name in ("mixed_difference", "valid_loss"))
+    correlation = rank_correlation(sizes, losses) if len(sizes) > 2 else 0.0
     return _STRUCTURE.format(**card["structure"], correlation=correlation)
 
 

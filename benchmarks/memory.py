@@ -1,0 +1,56 @@
+"""Peak memory of `headtree run` on many inputs beside that on few: inputs are in memory one at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+#: How much more memory four times as many inputs may take: their names, numbers and heads' affinities.
+LIMIT = 1.1
+
+
+def main(check: bool = False) -> None:
+    """Print both peaks and their ratio; with `check` few short inputs, only to see that everything runs."""
+    tokens, few, many = (16, 1, 2) if check else (256, 6, 24)
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "text.txt")
+        text.write_text(_text(many * tokens), encoding="utf-8")
+        peaks = [_peak(Path(folder, f"run{n}"), text, n, tokens) for n in (few, many)]
+    if check:
+        print("runs")
+        return
+    ratio = peaks[1] / peaks[0]
+    print(
+        f"the bundled txl, 16×8 heads, {tokens} tokens: {peaks[0]:.0f} MB for {few} inputs, {peaks[1]:.0f} MB",
+        end="",
+    )
+    print(f" for {many}: {ratio:.2f} times as much (target at most {LIMIT})")
+
+
+def _text(n_words: int) -> str:
+    """Sentences that the bundled network knows the words of."""
+    from headtree.models.bundled.bundle import networks_folder
+
+    words = (networks_folder() / "passages.txt").read_text(encoding="utf-8").split()
+    return " ".join(words * (2 * n_words // len(words) + 1))
+
+
+def _peak(run: Path, text: Path, n: int, tokens: int) -> float:
+    """Megabytes, in a process of its own, from the start to the page."""
+    command = [sys.executable, "-m", "headtree", "run", "txl", "--text", str(text), "--batches", str(n)]
+    command += ["--tokens", str(tokens), "--output", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    watched, peak = psutil.Process(process.pid), 0
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            peak = max(peak, watched.memory_info().rss)
+        time.sleep(0.005)
+    if process.wait() != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return peak / 1e6

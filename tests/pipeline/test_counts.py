@@ -1,0 +1,94 @@
+"""Nothing is computed twice in a run, and no more than one input is in memory."""
+
+import gc
+import sys
+import weakref
+from collections import Counter
+from functools import wraps
+
+import pytest
+
+from headtree.measures.consensus import consensus, consensus_of
+from headtree.measures.entropy import head_entropy, network_entropy
+from headtree.measures.heads.diagnostics import diagnostics
+from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.roles import role_tables
+from headtree.measures.heads.rollout import rollout_columns
+from headtree.measures.invariance import softmax_invariance
+from headtree.measures.per_input import measure_input
+from headtree.measures.regularity import regularity
+from headtree.measures.sparsity import sparsity
+from headtree.measures.stability import stability
+from headtree.questionnaire.organize import organize
+from headtree.runs.folder import reopened
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.stored_array import StoredArray
+from tests.runs.examples import small_run
+
+ONCE = (stability, consensus_of, diagnostics)
+FOR_EACH_INPUT = (
+    organize, measure_input, head_entropy, network_entropy, sparsity, regularity, softmax_invariance,
+    pattern_columns, rollout_columns, role_tables,
+)  # fmt: skip
+NEVER = (consensus,)  # which wants all organizations at once
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """How often each function is called, whichever module calls it."""
+    found = Counter()
+
+    def counted(function):
+        @wraps(function)
+        def call(*given, **named):
+            found[function.__name__] += 1
+            return function(*given, **named)
+
+        return call
+
+    modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "headtree"]
+    for function in (*ONCE, *FOR_EACH_INPUT, *NEVER):
+        replaced = counted(function)
+        for module in modules:
+            if vars(module).get(function.__name__) is function:
+                monkeypatch.setattr(module, function.__name__, replaced)
+    return found
+
+
+@pytest.mark.parametrize("n_inputs", [2, 3])
+def test_each_thing_is_computed_once(counts, tmp_path, n_inputs):
+    small_run(tmp_path / "run", n_inputs=n_inputs, draw=True)
+    assert counts == {
+        **{function.__name__: 1 for function in ONCE},
+        **{function.__name__: n_inputs for function in FOR_EACH_INPUT},
+    }
+
+
+def test_a_run_is_opened_once_for_each_state(tmp_path):
+    with reopened(small_run(tmp_path / "run", n_inputs=2).path) as place:
+        before = place.run
+        assert place.run is before
+        place.save(place.record.with_step("draw", place.record.steps["measure"]))
+        assert place.run is not before
+        assert place.run.record is place.record
+
+
+def test_one_input_is_in_memory_at_a_time(monkeypatch, tmp_path):
+    """Tensors loaded from the run, those alive when another is loaded."""
+    alive = weakref.WeakSet()
+    most = []
+    load = AttentionTensor.load
+
+    def watched(att):
+        if not isinstance(att.values, StoredArray):
+            return load(att)
+        gc.collect()
+        most.append(len(alive))
+        loaded = load(att)
+        alive.add(loaded.values)
+        return loaded
+
+    monkeypatch.setattr(AttentionTensor, "load", watched)
+    small_run(tmp_path / "run", n_inputs=3, draw=True)
+    assert len(most) >= 9  # organized, measured, diagnosed
+    assert max(most) == 0
