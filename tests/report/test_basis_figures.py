@@ -96,7 +96,7 @@ def test_compression_draws_the_curves(organized):
     np.testing.assert_allclose(right.lines[0].get_ydata(), 100 * curve.coarsest)
     np.testing.assert_allclose(left.lines[0].get_xdata(), 100 * curve.counts / curve.n_coefficients)
     assert [text.get_text() for text in left.get_legend().get_texts()] == [
-        "found trees", "given order", "random order", "found trees, leaves shuffled",
+        "learned trees", "original order", "random order", "learned trees, leaves shuffled",
     ]  # fmt: skip
     assert_readable(figure)
     assert_readable(fb.compression({"$own$": curve}))

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_left_out_in_order(run):
     assert last.plan.n_inputs == 1
     notes = " ".join(last.left_out)
     assert "1 of 3 inputs" in notes
-    assert "Haar coefficients and paraproduct terms are kept for" in notes
+    assert "Haar coefficients and paraproduct terms are included for" in notes
     assert "8 × 8 cells" in notes
 
 

@@ -39,12 +39,12 @@ PRINTED_HEADS = {
 
 @dataclass(frozen=True, eq=False)
 class NetworkResult:
-    """What was found for one network."""
+    """The findings for one network."""
 
     name: str
     about: str  #: model, inputs, settings
     evidence: tuple[Evidence, ...]  #: of each input, in the kind that the paper shows
-    scores: tuple[Evidence, ...]  #: the same from scores; empty if there are none
+    scores: tuple[Evidence, ...]  #: the same from scores; empty without scores
     matrices: MatrixRegularity | None  #: every head by itself, on the first input
     findings: tuple[Finding, ...]
     pictures: tuple[Picture, ...]
@@ -63,16 +63,16 @@ def claims_section(result: NetworkResult) -> Section:
 
 
 def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, level: int = 1) -> str:
-    """One readable text on all networks.
+    """One Markdown document on all networks.
 
     Parameters
     ----------
     results : sequence of NetworkResult
         One for each network.
     pairs : sequence of Finding
-        Of claims that compare networks.
+        Findings on claims that compare networks.
     level : int
-        Of the first heading.
+        Level of the first heading.
     """
     everything = [finding for result in results for finding in result.findings] + list(pairs)
     lines = [
@@ -108,8 +108,11 @@ def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, leve
 
 def _counted(findings: Sequence[Finding]) -> str:
     verdicts = [finding.verdict for finding in findings]
-    words = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("agrees", "differs", "cannot be decided")]
-    return f"Of {len(verdicts)} tests: " + ", ".join(words) + "."
+    agree, differ, open_ = (verdicts.count(verdict) for verdict in ("agrees", "differs", "cannot be decided"))
+    return (
+        f"Of {len(verdicts)} tests, {agree} {'agrees' if agree == 1 else 'agree'}, "
+        f"{differ} {'differs' if differ == 1 else 'differ'} and {open_} cannot be decided."
+    )
 
 
 def _overview(results: Sequence[NetworkResult]) -> list[str]:
@@ -144,7 +147,7 @@ def _tables(result: NetworkResult) -> list[Table]:
 
 
 def _section_lines(section: Section, heading: str) -> list[str]:
-    """A section of a run, without what is shown for all networks together, and without its figures."""
+    """A section of a run, without its figures and the tables that are shown for all networks together."""
     lines = [heading, ""]
     for paragraph in section.text:
         lines += [_escaped(paragraph), ""]
@@ -175,7 +178,7 @@ def _contained_table(results: Sequence[NetworkResult]) -> Table | None:
     caption = (
         "Spearman's correlation over heads of each measure with the l1 entropy ([OA], eq. 21; mean over inputs), "
         "its 95 % bootstrap interval over heads, and whether the entropy contains the measure. Largely: the whole "
-        "interval is beyond 0.7 or -0.7; partly: it leaves out 0. Heads of one layer are not independent, so that "
+        "interval is beyond 0.7 or -0.7; partly: it excludes 0. Heads of one layer are not independent, so the "
         "true intervals are wider. A dash: not defined for this network, or the same for all heads."
     )
     return Table(caption, ("measure", *by_network), tuple(rows))
@@ -202,13 +205,13 @@ def _quartiles(values: Any) -> tuple[str, str, str]:
 
 
 def _regularity_tables(result: NetworkResult) -> list[Table]:
-    """Fig. 1 in numbers: exponents and constants before and after, over all heads."""
+    """Fig. 1 in numbers: exponents and constants before and after organizing, over all heads."""
     columns = ("order", "exponent: lower quartile", "median", "upper quartile", "median constant")
     tables = []
     if result.matrices is not None:
         exponent, constant = result.matrices.exponent, result.matrices.constant
         rows = [(order, *_quartiles(exponent[order]), _quartiles(constant[order])[1]) for order in exponent]
-        caption = "Fig. 1 in numbers: mixed Hölder exponent and constant of all heads, each organized by itself."
+        caption = "Fig. 1 in numbers: mixed Hölder exponents and constants of all heads, each organized by itself."
         tables.append(Table(caption, columns, tuple(rows)))
     rows = []
     for order in result.evidence[0].measured.exponent:
@@ -229,8 +232,8 @@ def _softmax_table(result: NetworkResult) -> Table:
         "exponent_softmax": "exponent of softmax(f)",
         "exponent_residual": "exponent of the residual",
         "squashed": "share of entries that softmax squashes",
-        "kept": "share of those that the decomposition keeps apart",
-        "distance": "distance of eq. (17) and eq. (18)",
+        "kept": "share of those that the decomposition separates",
+        "distance": "distance between eq. (17) and eq. (18)",
         "mean": "mean of f",
         "mixed": "root mean square of mixed differences",
     }
@@ -260,9 +263,8 @@ def _recurrence_table(result: NetworkResult) -> Table:
         rows.append(("paper", printed[0], "6/6 each", printed[1], "6/6 each"))
     chance = len(found.heads) * (k / len(found.heads)) ** n
     caption = (
-        f"Table 1: heads that recur most among the {k} largest and the {k} smallest entropies of {n} inputs. By "
-        "chance "
-        f"{chance:.2g} heads would be among the largest on all of them; here "
+        f"Table 1: heads most often among the {k} largest and the {k} smallest entropies of {n} inputs. By chance, "
+        f"{number_words(chance)} heads would be among the largest on all inputs; here "
         f"{int((found.top_counts == n).sum())} are, and {int((found.bottom_counts == n).sum())} among the smallest."
     )
     return Table(caption, ("rank", "top", "count", "bottom", "count "), tuple(rows))
@@ -277,9 +279,9 @@ def _entropy_table(result: NetworkResult) -> Table:
         relative = number_words(item.network_entropy_relative)
         rows.append((i + 1, number_words(item.network_entropy), relative, f"{item.fine_share:.1%}", paper))
     caption = (
-        f"Table 2: network entropy of the {inputs[0].network_functions} coarsest functions, raw and over the "
-        "tensor's norm, and the share of the energy outside the coarsest 1 % of the functions. Raw values depend "
-        "on kind and size; the paper's are of other weights and inputs."
+        f"Table 2: network entropy of the {inputs[0].network_functions} coarsest functions, raw and divided by the "
+        "tensor's norm, and the share of the energy outside the coarsest 1 % of functions. Raw values depend on "
+        "kind and size; the paper's come from other weights and inputs."
     )
     return Table(caption, ("input", "raw", "over norm", "fine share", "printed in the paper"), tuple(rows))
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: Said of tensors with a mask.
-_MISSING = " Grey: forbidden by the mask."
+#: Added to captions of tensors with a mask.
+_MISSING = " Grey: masked."
 _FILLED = (
-    " The decomposition needs a full matrix: what the mask forbids holds the mean of its row, and softmax gives it "
-    "weight, as the model does not."
+    " The decomposition needs a full matrix: masked entries hold the mean of their row, and softmax gives them "
+    "weight, unlike the model."
 )
 
 
@@ -93,15 +93,16 @@ def _figures(
     found: dict[str, tuple[Callable[[], Figure], str]] = {
         "fig1_head": (
             lambda: _organized(att, middle),
-            f"Fig. 1: {att.kind} of head {names[0]}, of middle entropy, as it is and organized by itself "
-            f"({settings}; nothing cropped). Lines part folders.{_MISSING if att.mask is not None else ''}",
+            f"Fig. 1: {att.kind} of head {names[0]}, of median entropy, in the original order and organized by "
+            f"itself ({settings}; not cropped). Lines separate folders.{_MISSING if att.mask is not None else ''}",
         )
     }
     if matrices is not None:
         found["fig1_exponents"] = (
             lambda: distributions(matrices.exponent, "mixed Hölder exponent", reference=0),
-            "Fig. 1 in numbers: mixed Hölder exponents of all heads of one input, each organized by itself; given "
-            "order, organized, and the same trees with shuffled leaves. At 0 or below there is no regularity.",
+            "Fig. 1 in numbers: mixed Hölder exponents of all heads of one input, each organized by itself: "
+            "original order, organized, and the same trees with shuffled leaves. At 0 or below there is no "
+            "regularity.",
         )
     if scores is not None and of_scores and of_scores[0].beyond.softmax is not None:
         found |= _softmax_figures(scores.attention[0].load(), of_scores, middle)
@@ -123,8 +124,7 @@ def _figures(
         "fig4_coefficients": (
             lambda: coefficients_by_support(att, org, [top, bottom]),
             f"Fig. 4: query-key coefficients of heads {names[1]} and {names[2]}, of largest and smallest entropy, "
-            "by "
-            f"falling support, and of all heads; the entropy sums the first {first.measured.head_functions}.",
+            f"by decreasing support, and of all heads; the entropy sums the first {first.measured.head_functions}.",
         ),
         "fig4_basis": (
             lambda: haar_basis(org.trees[0], att.heads, org.order(0)),
@@ -168,28 +168,27 @@ def _softmax_figures(
     return {
         "fig2_head": (
             lambda: _paraproduct(att, head),
-            f"Fig. 2: softmax of head {name}, its scores organized by themselves with the settings of fig. 1, "
-            "beside eq. (12) with its boundary terms and as printed, the residual, and the terms. All in the same "
-            "order of tokens."
+            f"Fig. 2: softmax of head {name}, organized by itself with the settings of fig. 1, beside eq. (12) "
+            "with its boundary terms and as printed, the residual, and the terms. All in the same order of tokens."
             f"{_MISSING + _FILLED if att.mask is not None else ''}",
         ),
         "fig2_errors": (
             lambda: distributions(errors(), "relative error of softmax(f)", reference=0.25),
             "Fig. 2 in numbers: relative errors of the decomposition over all heads and inputs, on the network's "
-            "trees; beyond 0.25 (dashed) it does not describe softmax(f)."
+            "trees; above 0.25 (dashed) it does not describe softmax(f)."
             f"{_FILLED if att.mask is not None else ''}",
         ),
     }
 
 
 def _chosen_heads(item: Evidence) -> tuple[int, int, int]:
-    """Heads of middle, largest and smallest entropy."""
+    """Heads of median, largest and smallest entropy."""
     falling = np.argsort(-item.measured.entropy, kind="stable")
     return int(falling[len(falling) // 2]), int(falling[0]), int(falling[-1])
 
 
 def _by_itself(att: AttentionTensor, head: int) -> tuple[Float[np.ndarray, "query key"], Organization]:
-    """A head, with what is missing filled, and its own organization, for which it is missing."""
+    """A head with its missing entries filled, and its own organization, which treats them as missing."""
     values = filled(att).values[head].double().numpy()
     return values, organize_array(values, SETTINGS, mask=missing_entries(att, head), names=("query", "key"))
 

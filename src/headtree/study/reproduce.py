@@ -36,7 +36,7 @@ from headtree.study.paper_figures import draw_claims
 #: Lines between which `into` replaces the text of a document.
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 
-#: Sections of a run that stand beside its claims.
+#: Sections of a run that are shown with its claims.
 _SECTIONS = ("diagnostics", "sensitivity")
 
 #: Inputs on which the stages of training are compared.
@@ -65,13 +65,13 @@ def reproduce(
     networks : sequence of str
         ``bundled`` (both that come with headtree), ``txl``, ``vit``, ``minilm``, or folders of runs.
     folder : path
-        Gets ``claims.md``, ``figures/``, ``runs/``, and ``measured/``: what need not be measured again.
+        Where ``claims.md``, ``figures/``, ``runs/`` and ``measured/`` (the cached measurements) are written.
     n_inputs : int
         Inputs of each run that is made here.
     sensitivity : bool
-        Whether the runs that are made here are also organized with every setting changed.
+        Whether to measure how sensitive the new runs are to every setting.
     say : function, optional
-        Told each step's name and seconds.
+        Called with the name and seconds of each finished step.
     """
     target = checked_path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -86,9 +86,9 @@ def reproduce(
 
 
 def into(document: Path, claims: Path) -> None:
-    """Replace the part of a Markdown document between two marks by the claims, without figures.
+    """Replace the text of a Markdown document between two marks by the claims, without figures.
 
-    Headings come one level down.
+    Headings go one level down.
     """
     text = document.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
@@ -135,12 +135,12 @@ def _made(source: ModelSource, path: Path, say: Say | None, sensitivity: bool = 
 
 
 def _of_run(path: Path, say: Say | None) -> Say | None:
-    """Told the same, with the name of the run that a step is of."""
+    """`say` with the name of the run before the name of the step."""
     return None if say is None else lambda step, seconds: say(f"{path.name} {step}", seconds)
 
 
 def _apart(networks: Sequence[_Network]) -> list[_Network]:
-    """With different names: runs in different folders may have the same."""
+    """Networks with unique names: runs in different folders may have the same name."""
     seen: list[str] = []
     result = []
     for network in networks:
@@ -157,8 +157,7 @@ def _source(name: str, n_inputs: int) -> ModelSource:
         return pretrained_source(n_inputs)
     raise InvalidValueError(
         f"networks must be bundled, txl, vit, minilm or folders of runs, got {name!r}; make a run of any other "
-        "model "
-        "with headtree run and name its folder"
+        "model with headtree run and name its folder"
     )
 
 
@@ -259,7 +258,9 @@ def _about(network: _Network) -> str:
     settings = ", ".join(f"{key} {value}" for key, value in run.record.settings["questionnaire"].items())
     heads, queries, keys = run.attention[0].shape
     model = run.record.settings.get("source", {}).get("model", network.name)
-    also = "" if network.scores is run else "; scores for what is inside softmax" if network.scores else ""
+    also = (
+        "" if network.scores is run else "; scores for claims about the input of softmax" if network.scores else ""
+    )
     return (
         f"{Path(str(model)).name}: {run.kind} of {heads} heads, {queries} × {keys} tokens, {run.n_inputs} "
         f"inputs{also}.{_about_mask(run)} Questionnaire: {settings}."
@@ -270,14 +271,14 @@ def _about_mask(run: Run) -> str:
     mask = run.attention[0].load().mask
     if mask is None:
         return ""
-    value = "the mean of their row's others" if run.kind == "scores" else "0"
+    value = "the mean of the rest of their row" if run.kind == "scores" else "0"
     return (
-        f" {np.asarray(mask).mean():.0%} of the entries are forbidden by the mask: missing for questionnaire and "
+        f" {np.asarray(mask).mean():.0%} of the entries are masked. They are missing for the questionnaire and the "
         f"diagnostics; bases and the decomposition of softmax need a full matrix, in which they are {value}."
     )
 
 
 def _add_section(network: _Network, result: NetworkResult) -> None:
-    """Write the claims into the run's folder, without the figures, which stand beside claims.md."""
+    """Write the claims into the run's folder, without the figures, which are beside claims.md."""
     with reopened(network.run.path) as place:
         place.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())

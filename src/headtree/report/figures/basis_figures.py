@@ -1,4 +1,4 @@
-"""Pictures of expansions on the trees: basis functions, coefficients, entropies and compression."""
+"""Figures of expansions on the trees: basis functions, coefficients, entropies and compression."""
 
 from __future__ import annotations
 
@@ -57,16 +57,24 @@ def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
     Parameters
     ----------
     tree : PartitionTree
-        Of the heads.
+        Tree of the heads.
     heads : sequence of (layer, head)
         One for each leaf.
     order : integers (head), optional
-        A depth-first order of the tree; by default siblings stand by smallest head.
+        A depth-first order of the tree; by default siblings are ordered by their smallest head.
 
     Notes
     -----
-    Functions have norm one, so that those on few heads are large and those on many small; each is drawn over its
-    largest modulus. Blue against red: what is compared with what. The panel above counts the heads it is about.
+    Functions have norm one: those on few heads have large values, those on many heads small ones. Each is drawn
+    divided by its largest absolute value. It compares blue heads with red ones; the panel above counts them.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> tree = ht.PartitionTree.halving(4)
+    >>> figure = haar_basis(tree, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    >>> figure.axes[1].get_xlabel()
+    'Haar function, coarse to fine'
     """
     n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
     order, leaves = checked_order(tree, order, n), checked_leaves(heads, n)
@@ -81,11 +89,11 @@ def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
     shown = np.where(functions == 0, 0.0, functions)[order]
     image = draw_matrix(picture, shown, cmap=signed_colors(), vmin=-1, vmax=1)
     picture.set_box_aspect(None)
-    places = thin(n, 230)
-    picture.set_yticks(places, [leaves.names[order[place]] for place in places])
+    rows = thin(n, 230)
+    picture.set_yticks(rows, [leaves.names[order[row]] for row in rows])
     picture.set(xlabel="Haar function, coarse to fine", ylabel=f"{leaves.word}, tree order")
     picture.locator_params(axis="x", integer=True)
-    finish_bar(figure.colorbar(image, ax=[above, picture], shrink=0.6, pad=0.02), "value over largest modulus")
+    finish_bar(figure.colorbar(image, ax=[above, picture], shrink=0.6, pad=0.02), "value / largest absolute value")
     return figure
 
 
@@ -96,18 +104,28 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     Parameters
     ----------
     att : AttentionTensor
-        Missing entries are filled first: probs with 0, scores with their row's mean.
+        Missing entries are filled first: probs with 0, scores with the mean of their row.
     org : Organization
         Its query and key trees make the basis.
     heads : sequence of int, str or (layer, head)
-        Heads to draw by themselves, one panel each; two or three look best.
+        Heads to draw in a panel of their own; two or three look best.
 
     Notes
     -----
-    Support falls from left to right, from the whole matrix to single entries. Colour counts the coefficients in a
-    place of the plane; the line is the root mean square in each octave of support, and the last panel has that line
-    for every head, coloured by layer. A head that is smooth on its trees falls steeply. Coefficients below a
-    millionth of the largest, rounding errors, stand on the lower edge.
+    Support decreases from left to right, from the whole matrix to single entries. Colour counts the coefficients in
+    each cell; the line is the root mean square in each octave of support. The last panel has that line for every
+    head, coloured by layer. The line of a head that is smooth on its trees falls steeply. Coefficients below a
+    millionth of the largest are rounding errors and drawn at the lower edge.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
+    >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
+    >>> figure = coefficients_by_support(att, ht.organize(att), ["L0H0", "L1H1"])
+    >>> [axes.get_title() for axes in figure.axes[:3]]
+    ['L0H0', 'L1H1', 'all 4 heads']
     """
     check_pair(att, org)
     chosen = [head_index(att, head) for head in heads]
@@ -115,15 +133,15 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
         raise InvalidValueError("heads must name at least one head, got none")
     basis = TensorHaarBasis(tuple(org.trees)[1:])
     support = np.multiply.outer(*basis.supports).ravel()
-    moduli = np.abs(basis.analyze(filled(att).values).double().numpy()).reshape(len(att.heads), -1)
-    octaves, rms = _rms_by_octave(support, moduli)
+    magnitudes = np.abs(basis.analyze(filled(att).values).double().numpy()).reshape(len(att.heads), -1)
+    octaves, rms = _rms_by_octave(support, magnitudes)
     figure = new_figure(PAGE, 2.5)
     panels = figure.subplots(1, len(chosen) + 1, sharex=True, sharey=True)
-    positive = moduli[moduli > 0]
-    top = float(moduli.max()) if positive.size else 1.0
+    positive = magnitudes[magnitudes > 0]
+    top = float(magnitudes.max()) if positive.size else 1.0
     floor = max(float(np.quantile(positive, 1e-3)), _ROUNDING * top) if positive.size else 1e-3
     for axes, index in zip(panels[:-1], chosen, strict=True):
-        cells = _draw_counts(axes, support, np.maximum(moduli[index], floor), most=top)
+        cells = _draw_counts(axes, support, np.maximum(magnitudes[index], floor), most=top)
         axes.plot(octaves, rms[index], color=VERMILION, marker="o", markersize=2.5)
         axes.set_title(str(att.heads[index]))
     layers = np.array([head.layer for head in att.heads])
@@ -135,7 +153,7 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     panels[0].set_xlim(1.5 * float(support.max()), float(support.min()) / 1.5)
     log_axis(panels[0].yaxis, 9)
     log_axis(panels[0].xaxis, 5)
-    panels[0].set_ylabel("modulus of coefficient")
+    panels[0].set_ylabel("|coefficient|")
     for axes in panels:
         axes.set_xlabel("support, entries")
         axes.grid(axis="y")
@@ -150,24 +168,24 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     return figure
 
 
-def _draw_counts(axes: Any, support: Any, moduli: Any, most: float) -> Any:
-    """How many coefficients are in each cell of the plane, which has hundreds of dots in a place otherwise."""
+def _draw_counts(axes: Any, support: Any, magnitudes: Any, most: float) -> Any:
+    """How many coefficients are in each cell of the plane; as dots, hundreds would overlap."""
     from matplotlib.colors import LogNorm
 
-    rows = np.geomspace(moduli.min(), 1.6 * max(most, moduli.min()), 61)
+    rows = np.geomspace(magnitudes.min(), 1.6 * max(most, magnitudes.min()), 61)
     columns = np.geomspace(support.min() / 1.12, support.max() * 1.12, 46)
-    counts, _, _ = np.histogram2d(moduli, support, (rows, columns))
+    counts, _, _ = np.histogram2d(magnitudes, support, (rows, columns))
     counts = np.ma.masked_equal(counts, 0)
     return axes.pcolormesh(columns, rows, counts, cmap="cividis_r", norm=LogNorm(1, 1000), rasterized=True)
 
 
 def _rms_by_octave(
-    support: Int[np.ndarray, " function"], moduli: Float[np.ndarray, "head function"]
+    support: Int[np.ndarray, " function"], magnitudes: Float[np.ndarray, "head function"]
 ) -> tuple[Float[np.ndarray, " octave"], Float[np.ndarray, "head octave"]]:
     """Middle of each octave of support that has functions, and the root mean square of the coefficients there."""
     octave = np.floor(np.log2(support)).astype(int)
     present = np.unique(octave)
-    rms = np.stack([np.sqrt(np.square(moduli[:, octave == o]).mean(axis=1)) for o in present], axis=1)
+    rms = np.stack([np.sqrt(np.square(magnitudes[:, octave == o]).mean(axis=1)) for o in present], axis=1)
     middle = np.array([np.exp(np.log(support[octave == o]).mean()) for o in present])
     return middle, np.where(rms > 0, rms, np.nan)
 
@@ -185,7 +203,7 @@ def entropy_over_heads(
     Parameters
     ----------
     entropies : array (input, head)
-        Such as ``[head_entropy(att, org).relative for …]``. Nan where a head has none on an input.
+        Such as ``[head_entropy(att, org).relative for …]``; nan where a head has none on an input.
     heads : sequence of (layer, head)
         One for each column.
     inputs : sequence of str, optional
@@ -195,13 +213,20 @@ def entropy_over_heads(
 
     Notes
     -----
-    Grey bands are layers. The line is the mean over inputs, the band around it their range. The three heads of
-    largest and of smallest mean are named.
+    Grey bands are layers. The line is the mean over inputs, the band around it the range over inputs. The three
+    heads of largest and of smallest mean are named.
+
+    Examples
+    --------
+    >>> entropies = [[1.0, 2.0, 3.0], [1.5, 2.0, 2.5]]  # inputs × heads
+    >>> figure = entropy_over_heads(entropies, [(0, 0), (0, 1), (1, 0)], ["first", "second"])
+    >>> figure.axes[0].get_ylabel()
+    'ℓ1 entropy'
     """
     table = _table(entropies, "entropies")
     leaves = checked_leaves(heads, table.shape[1])
     names = _names(inputs, len(table))
-    places = np.arange(table.shape[1])
+    columns_at = np.arange(table.shape[1])
     figure = new_figure(PAGE, 2.3 + min(1.6, 0.14 * len(table) + 0.35))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.1, min(1.6, 0.14 * len(table) + 0.35)))
     if leaves.layers is not None:
@@ -210,8 +235,8 @@ def entropy_over_heads(
         mean, low, high = (
             reduce(np.ma.masked_invalid(table), axis=0) for reduce in (np.ma.mean, np.ma.min, np.ma.max)
         )
-    above.fill_between(places, low, high, color=BLUE, alpha=0.3, linewidth=0, label="range over inputs")
-    above.plot(places, mean, color=BLUE, marker="o", markersize=2, linewidth=0.8, label="mean over inputs")
+    above.fill_between(columns_at, low, high, color=BLUE, alpha=0.3, linewidth=0, label="range over inputs")
+    above.plot(columns_at, mean, color=BLUE, marker="o", markersize=2, linewidth=0.8, label="mean over inputs")
     _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), leaves.names)
     above.set(ylabel=plain(label, 40), xlim=(-0.5, len(leaves.names) - 0.5))
     _pad_above_and_below(above, low.min(), high.max())
@@ -230,7 +255,7 @@ def entropy_over_heads(
 
 
 def _pad_above_and_below(axes: Any, low: float, high: float) -> None:
-    """Room for names over and under a curve; no tick below 0 where nothing is."""
+    """Room for names above and below a curve; no tick below 0 if no value is."""
     from matplotlib.ticker import MaxNLocator
 
     room = 0.25 * (high - low or 1.0)
@@ -241,7 +266,7 @@ def _pad_above_and_below(axes: Any, low: float, high: float) -> None:
 
 
 def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
-    """Every second layer on grey ground, with its number where there is room."""
+    """A grey band for every second layer, and layer numbers where there is room."""
     edges = [0, *(1 + np.flatnonzero(np.diff(layers))), len(layers)]
     shown = thin(len(edges) - 1, 400, height=22)
     for number, (first, end) in enumerate(pairwise(edges)):
@@ -256,32 +281,32 @@ def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
 def _name_extremes(
     axes: Any, mean: Float[np.ndarray, " head"], ends: tuple[Any, Any], heads: Sequence[str], n: int = 3
 ) -> None:
-    """Names over the n heads of largest mean and under those of smallest, left out where they would overlap."""
-    rising = [place for place in np.argsort(mean, kind="stable") if np.isfinite(mean[place])]
+    """Names above the n heads of largest mean and below those of smallest, unless they would overlap."""
+    rising = [head for head in np.argsort(mean, kind="stable") if np.isfinite(mean[head])]
     n = min(n, len(rising) // 2)
     width = len(mean) * 0.06  # of a name, in heads
     for chosen, end, up in ((rising[::-1][:n], ends[1], 1), (rising[:n], ends[0], -1)):
         taken: list[int] = []
-        for place in chosen:
-            if all(abs(place - other) > width for other in taken):
-                taken.append(place)
+        for head in chosen:
+            if all(abs(head - other) > width for other in taken):
+                taken.append(head)
                 axes.annotate(
-                    heads[place], (place, end[place]), xytext=(0, 3 * up), textcoords="offset points",
+                    heads[head], (head, end[head]), xytext=(0, 3 * up), textcoords="offset points",
                     fontsize=SMALL, ha="center", va="bottom" if up > 0 else "top",
                 )  # fmt: skip
 
 
 _ORDERS = {
-    "organized": ("found trees", BLUE, "-"),
-    "given": ("given order", VERMILION, DASHES[1]),
+    "organized": ("learned trees", BLUE, "-"),
+    "given": ("original order", VERMILION, DASHES[1]),
     "random": ("random order", GREY, DASHES[2]),
-    "shuffled": ("found trees, leaves shuffled", ORANGE, DASHES[3]),
+    "shuffled": ("learned trees, leaves shuffled", ORANGE, DASHES[3]),
 }
 
 
 @styled
 def compression(sparsity: Sparsity | Mapping[str, CompressionCurve]) -> Figure:
-    """Error against the number of Haar coefficients kept, with the found trees and with others.
+    """Error against the number of Haar coefficients used, on the learned trees and on others.
 
     Parameters
     ----------
@@ -290,23 +315,33 @@ def compression(sparsity: Sparsity | Mapping[str, CompressionCurve]) -> Figure:
 
     Notes
     -----
-    Left: the largest coefficients are kept, the best any choice can do. Right: those of largest support, a choice
-    that needs no look at the tensor. Dots mark where 90 % and 99 % of the energy are reached. Lower is sparser.
+    Left: the largest coefficients are used, the best possible choice. Right: those of largest support, a choice
+    that does not depend on the tensor. Dots mark where 90 % and 99 % of the energy are reached. Lower is sparser.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
+    >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
+    >>> figure = compression(ht.sparsity(att, ht.organize(att)))
+    >>> [axes.get_title() for axes in figure.axes]
+    ['largest coefficients', 'coarsest coefficients']
     """
     curves = sparsity.by_order if isinstance(sparsity, Sparsity) else sparsity
     if not isinstance(curves, Mapping) or not all(isinstance(curve, CompressionCurve) for curve in curves.values()):
         raise InvalidTypeError(f"sparsity must be what ht.sparsity returns, got {type(sparsity).__name__}")
     figure = new_figure(PAGE, 2.7)
     left, right = figure.subplots(1, 2, sharey=True)
-    for place, (name, curve) in enumerate(curves.items()):
-        words, color, dashes = _ORDERS.get(name, (plain(name, 30), CURVES[place % 7], DASHES[place % 7]))
+    for i, (name, curve) in enumerate(curves.items()):
+        words, color, dashes = _ORDERS.get(name, (plain(name, 30), CURVES[i % 7], DASHES[i % 7]))
         share = 100 * curve.counts / curve.n_coefficients
         left.plot(share, 100 * curve.largest, color=color, linestyle=dashes, label=words)
         right.plot(share, 100 * curve.coarsest, color=color, linestyle=dashes, label=words)
         marks = 100 * np.array([curve.n_for_90, curve.n_for_99]) / curve.n_coefficients
         left.plot(marks, 100 * np.sqrt([0.1, 0.01]), "o", color=color, markersize=3)
-    for axes, title in ((left, "largest coefficients kept"), (right, "coarsest coefficients kept")):
-        axes.set(title=title, xlabel="coefficients kept, %", ylim=(0, 103))
+    for axes, title in ((left, "largest coefficients"), (right, "coarsest coefficients")):
+        axes.set(title=title, xlabel="coefficients used, %", ylim=(0, 103))
         log_axis(axes.xaxis, 8)
         axes.grid()
     left.set_ylabel("relative error, %")
@@ -323,8 +358,8 @@ def tri_haar_coefficients(
     Parameters
     ----------
     coefficients : array (input, function)
-        In the order of ``TensorHaarBasis.top``: falling support. The trees are each input's own, so that functions
-        of the same rank are alike in size, not the same.
+        In the order of ``TensorHaarBasis.top``: decreasing support. Every input has its own trees: functions of the
+        same rank have similar support but are not the same.
     supports : array (input, function)
         Number of entries in each function's support.
     inputs : sequence of str, optional
@@ -334,7 +369,15 @@ def tri_haar_coefficients(
 
     Notes
     -----
-    Moduli below a millionth of the largest, 0 and rounding errors, are drawn as large as that, in one row.
+    Coefficients below a millionth of the largest (0 and rounding errors) are drawn at that value.
+
+    Examples
+    --------
+    >>> coefficients = [[3.0, -1.0, 0.5], [2.0, 1.0, 0.0]]  # inputs × functions
+    >>> supports = [[64, 32, 32], [64, 64, 16]]
+    >>> figure = tri_haar_coefficients(coefficients, supports, ["first", "second"])
+    >>> figure.axes[0].get_ylabel()
+    '|coefficient|'
     """
     table = np.abs(_table(coefficients, "coefficients"))
     sizes = _table(supports, "supports")
@@ -350,20 +393,21 @@ def tri_haar_coefficients(
         shown = np.maximum(values, floor)
         above.plot(ranks, shown, alpha=0.8, label=f"{name}: {number_words(np.nansum(values))}", **look)
         below.plot(ranks, sizes[row], color=CURVES[row % 7], linewidth=0.9, linestyle=DASHES[row % 7])
-    unit = "coefficient over norm" if is_relative else "coefficient"
-    above.set_ylabel(f"modulus of\n{unit}")
+    above.set_ylabel("|coefficient| / norm" if is_relative else "|coefficient|")
     log_axis(above.yaxis)
     above.grid(axis="y")
     if (table <= floor).any():
         look = {"transform": above.get_yaxis_transform(), "fontsize": SMALL, "va": "center"}
-        above.text(1.01, floor, "0, but for rounding", **look)
+        above.text(1.01, floor, "0 up to rounding", **look)
     shown_at_most = 12
     handles, labels = above.get_legend_handles_labels()
     above.legend(
-        handles[:shown_at_most], labels[:shown_at_most], title="input: sum of moduli\n(network entropy)",
+        handles[:shown_at_most], labels[:shown_at_most], title="input: sum of magnitudes\n(network entropy)",
         title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.05), alignment="left",
     )  # fmt: skip
-    below.set(xlabel="function, by falling support", ylabel="support,\nentries", ylim=(0, 1.05 * np.nanmax(sizes)))
+    below.set(
+        xlabel="function, by decreasing support", ylabel="support,\nentries", ylim=(0, 1.05 * np.nanmax(sizes))
+    )
     below.yaxis.set_major_formatter(number_words)
     below.locator_params(axis="y", nbins=3)
     below.grid(axis="y")

@@ -1,4 +1,4 @@
-"""All figures of a run, written into its folder."""
+"""The figures of a run: the data they are drawn from, and all of them drawn into its folder."""
 
 from __future__ import annotations
 
@@ -107,15 +107,28 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
     Parameters
     ----------
     run : Run
-        With its steps capture, organize and measure done.
+        A run whose steps capture, organize and measure are done.
     folder : path, optional
-        Where to write; made if it is not there. By default ``figures`` in the run folder.
+        Where to write; made if needed. By default ``figures`` in the run folder.
 
     Returns
     -------
     dict
         Path of each SVG by name; the PNG is beside it. Names are those of `FIGURES`, or for a run of an array
         ``matrix``, ``compression`` and for each axis ``map_AXIS``, ``affinity_AXIS``, ``tree_AXIS``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import headtree as ht
+    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.sources import TensorSource
+    >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
+    >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
+    >>> run = make_run(TensorSource([att]), tempfile.mkdtemp(), draw=False)
+    >>> sorted(draw_all(run))[:3]
+    ['affinity', 'coefficients', 'compression']
     """
     if not isinstance(run, Run):
         raise InvalidTypeError(f"run must be a Run, got {type(run).__name__}; pass ht.open_run(path)")
@@ -165,9 +178,9 @@ def _largest_matrix(run: Run, labels: Mapping[str, list[str]]) -> Figure:
     values = np.asarray(run.array, dtype=np.float64)
     norms = np.sqrt(np.nansum(np.square(values), axis=(-2, -1)))
     index = np.unravel_index(int(np.argmax(norms)), norms.shape) if norms.ndim else ()
-    places = [f"{axis} {labels[axis][place]}" for axis, place in zip(org.names, index, strict=False)]
+    slices = [f"{axis} {labels[axis][i]}" for axis, i in zip(org.names, index, strict=False)]
     pair = labels[org.names[-2]], labels[org.names[-1]]
-    return organized_matrix(values[index], org, title=", ".join(places) or "array", labels=pair)
+    return organized_matrix(values[index], org, title=", ".join(slices) or "array", labels=pair)
 
 
 def head_paraproduct(run: Run, head: int) -> Figure:

@@ -1,4 +1,4 @@
-"""Pictures of the heads of a network together: their map, their affinity, and one number for each of them."""
+"""Figures of all heads of a network: their map, their affinity, and one number per head."""
 
 from __future__ import annotations
 
@@ -48,15 +48,23 @@ def head_map(coordinates: Any, heads: Heads) -> Figure:
     Parameters
     ----------
     coordinates : array (head, component)
-        Such as ``org.coordinates.head`` or ``diffusion_map(affinity).coordinates``; components past the third are
-        not drawn, and one that is not there is drawn as 0.
+        Such as ``org.coordinates.head`` or ``diffusion_map(affinity).coordinates``; only the first three components
+        are drawn, missing ones as 0.
     heads : sequence of (layer, head), or of str
         One for each row: heads, or the names of other slices, which then have no colour.
 
     Notes
     -----
-    Heads near each other are reached from one another by many short steps of large affinity. Colour is the layer.
-    The heads farthest from the middle are named in the flat panels, unless the name would cover another or a head.
+    Heads are near each other if many short steps of large affinity connect them. Colour is the layer. In the flat
+    panels the heads farthest from the median are named, unless the name would cover another name or a head.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> coordinates = np.random.default_rng(0).standard_normal((4, 3))
+    >>> figure = head_map(coordinates, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    >>> figure.axes[1].get_ylabel()
+    'coordinate 2'
     """
     points = _checked_points(coordinates)
     leaves = checked_leaves(heads, len(points))
@@ -89,11 +97,21 @@ def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any =
     affinity : array (head, head)
         Such as ``org.affinities.head`` or ``consensus.affinity``.
     tree : PartitionTree
-        Of the heads; thin lines are the boundaries of its finest level with at most 12 folders.
+        Tree of the heads; thin lines are the boundaries of its finest level with at most 12 folders.
     heads : sequence of (layer, head), or of str
         One for each row: heads, or the names of other slices, which then have no colour.
     order : integers (head), optional
-        A depth-first order of the tree, such as ``org.order("head")``; by default siblings stand by smallest head.
+        A depth-first order of the tree, such as ``org.order("head")``; by default siblings are ordered by their
+        smallest head.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> affinity = np.where(np.eye(4) == 1, 1.0, 0.5)
+    >>> figure = head_affinity(affinity, ht.PartitionTree.halving(4), [(0, 0), (0, 1), (1, 0), (1, 1)])
+    >>> figure.axes[0].get_xlabel()
+    'head, tree order'
     """
     matrix = _checks.affinity_matrix(affinity).numpy()
     leaves = checked_leaves(heads, len(matrix))
@@ -116,7 +134,7 @@ def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any =
 
 
 def _name_rows(picture: Any, leaves: Leaves, order: Int[np.ndarray, " leaf"]) -> None:
-    """Names at the left of a picture, as many as have room, and between them and it a strip of layers."""
+    """Names at the left of a matrix, as many as have room, and a strip of layers between them and the matrix."""
     rows = picture
     if leaves.layers is not None:
         rows = picture.inset_axes((-0.045, 0, 0.035, 1))
@@ -126,7 +144,7 @@ def _name_rows(picture: Any, leaves: Leaves, order: Int[np.ndarray, " leaf"]) ->
         rows.imshow(strip, cmap=colors, norm=norm, aspect="auto", interpolation="none", extent=extent)
         rows.set_xticks([])
     shown = thin(len(order), 250)
-    rows.set_yticks(shown, [leaves.names[order[place]] for place in shown])
+    rows.set_yticks(shown, [leaves.names[order[row]] for row in shown])
     rows.tick_params(length=2)
     step = shown[1] if len(shown) > 1 else len(order)
     note = "" if step == 1 else f" (one in {step} named)"
@@ -137,18 +155,26 @@ def _name_rows(picture: Any, leaves: Leaves, order: Int[np.ndarray, " leaf"]) ->
 def head_grid(
     values: Any, heads: Sequence[tuple[int, int]], label: str, *, is_signed: bool = False, title: str = ""
 ) -> Figure:
-    """One number per head on the grid of layers and places, such as a column of ``heads.csv``.
+    """One number per head on a grid of layers and heads, such as a column of ``heads.csv``.
 
     Parameters
     ----------
     values : array (head)
-        Nan where a head has none: drawn grey, as are places that the network does not have.
+        Nan where a head has none: drawn grey, as are cells without a head.
     heads : sequence of (layer, head)
         One for each value.
     label : str
         What the number is, with its unit.
     is_signed : bool
-        Whether 0 is the middle: then the scale is symmetric.
+        Whether to centre the colour scale on 0.
+    title : str
+        Title of the figure.
+
+    Examples
+    --------
+    >>> figure = head_grid([0.1, 0.5, 0.9], [(0, 0), (0, 1), (1, 0)], "entropy")
+    >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+    ('head of the layer', 'layer')
     """
     numbers = one_per_head(values, "values", len(heads))
     named = _checked_heads(heads)
@@ -180,14 +206,14 @@ def head_grid(
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """What the slices of an axis are called; of heads, also their layers."""
+    """Names of the slices of an axis; of heads, also their layers."""
 
     names: tuple[str, ...]
     layers: Int[np.ndarray, " leaf"] | None
     word: str  #: "head", or "slice" of an axis that is not one of heads
 
     def colors(self) -> Any:
-        """A colour for each leaf: that of its layer."""
+        """The colour of each leaf's layer."""
         if self.layers is None:
             return [BLUE] * len(self.names)
         colors, norm = layer_scale(self.layers)
@@ -202,7 +228,7 @@ def _checked_heads(heads: Any) -> list[HeadId]:
 
 
 def checked_leaves(heads: Any, n: int) -> Leaves:
-    """Heads as (layer, head), or the names of other slices, as many as there are."""
+    """Heads as (layer, head), or the names of other slices; exactly n of them."""
     given = _checks.as_list(heads, "heads", "pairs (layer, head)")
     if len(given) != n:
         raise InvalidValueError(f"heads must name the {n} slices, got {len(given)}; pass att.heads of this tensor")
@@ -213,20 +239,20 @@ def checked_leaves(heads: Any, n: int) -> Leaves:
 
 
 def checked_order(tree: Any, order: Any, n: int) -> Int[np.ndarray, " leaf"]:
-    """A depth-first order of the tree: the leaves of every folder stand together."""
+    """A depth-first order of the tree: the leaves of every folder are contiguous."""
     if not isinstance(tree, PartitionTree):
         raise InvalidTypeError(f"tree must be a PartitionTree, got {type(tree).__name__}")
     if tree.n_leaves != n:
         raise InvalidValueError(f"tree must have one leaf for each of the {n} heads, got {tree.n_leaves}")
     if order is None:
         return tree.order()
-    places = np.asarray(order)
-    if places.shape != (n,) or not np.array_equal(np.sort(places), np.arange(n)):
+    leaves = np.asarray(order)
+    if leaves.shape != (n,) or not np.array_equal(np.sort(leaves), np.arange(n)):
         raise InvalidValueError(f"order must be a permutation of 0..{n - 1}; pass org.order('head')")
-    runs = 1 + np.count_nonzero(np.diff(tree.labels[:, places], axis=1), axis=1)
+    runs = 1 + np.count_nonzero(np.diff(tree.labels[:, leaves], axis=1), axis=1)
     if (runs != tree.n_folders).any():
         raise InvalidValueError("order must keep the leaves of every folder together; pass tree.order(…)")
-    return places
+    return leaves
 
 
 def one_per_head(values: Any, name: str, n: int) -> Float[np.ndarray, " head"]:
@@ -251,7 +277,7 @@ def _checked_points(coordinates: Any) -> Float[np.ndarray, "head 3"]:
     return padded
 
 
-def _range(grid: Float[np.ndarray, "layer place"]) -> tuple[float, float]:
+def _range(grid: Float[np.ndarray, "layer head"]) -> tuple[float, float]:
     present = grid[np.isfinite(grid)]
     if present.size == 0:
         return 0.0, 1.0
@@ -279,22 +305,22 @@ def _finish_space(space: Any) -> None:
 
 
 def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], names: tuple[str, ...]) -> None:
-    """Names beside the points farthest from the median, left out where they would cover other names or points."""
+    """Names beside the points farthest from the median, unless they would cover other names or points."""
     low, spread = points.min(axis=0), np.ptp(points, axis=0)
     scaled = (points - low) / np.where(spread > 0, spread, 1)
     far = np.linalg.norm(scaled - np.median(scaled, axis=0), axis=1)
     box = np.array([0.03 + 0.035 * max(map(len, names)), 0.13])  # size of a name, as a share of the panel
     taken = np.zeros((0, 2))
-    for place in np.argsort(-far, kind="stable")[:_NAMED]:
-        inwards = -1 if scaled[place, 0] > 0.5 else 1  # names that grow towards the middle stay in the panel
+    for head in np.argsort(-far, kind="stable")[:_NAMED]:
+        inwards = -1 if scaled[head, 0] > 0.5 else 1  # names that grow towards the middle stay in the panel
         for side in (inwards, -inwards):
-            middle = scaled[place] + (side * (0.02 + box[0] / 2), 0.05)
+            middle = scaled[head] + (side * (0.02 + box[0] / 2), 0.05)
             covers_name = (np.abs(taken - middle) < box).all(axis=1).any()
-            covers_point = (np.abs(np.delete(scaled, place, axis=0) - middle) < box / 2).all(axis=1).any()
+            covers_point = (np.abs(np.delete(scaled, head, axis=0) - middle) < box / 2).all(axis=1).any()
             if not covers_name and not covers_point and 0 < middle[0] < 1:
                 taken = np.concatenate([taken, middle[None]])
                 axes.annotate(
-                    names[place], points[place], xytext=(3 * side, 2), textcoords="offset points",
+                    names[head], points[head], xytext=(3 * side, 2), textcoords="offset points",
                     fontsize=SMALL, ha="left" if side > 0 else "right", clip_on=True,
                 )  # fmt: skip
                 break

@@ -1,4 +1,4 @@
-"""Pictures of single heads: the matrix as given and organized, and softmax taken apart into scales."""
+"""Figures of single heads: the matrix in original and in tree order, and softmax decomposed by scales."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: Folder boundaries are drawn for the finest level with at most this many folders.
 _FOLDERS = 12
 
-#: A matrix with more rows or columns than this is drawn by blocks; printed panels have fewer dots than that.
+#: A matrix with more rows or columns than this is drawn by blocks; printed panels have a lower resolution.
 _SIDE = 512
 
 _UNITS = {"scores": "attention score (before softmax)", "probs": "attention probability"}
@@ -44,21 +44,31 @@ _UNITS = {"scores": "attention score (before softmax)", "probs": "attention prob
 
 @styled
 def organized_head(att: AttentionTensor, org: Organization, head: int | str | tuple[int, int]) -> Figure:
-    """A head as the model has it and with its queries and keys in tree order, on one colour scale.
+    """A head in the original order and with its queries and keys in tree order, on one colour scale.
 
     Parameters
     ----------
     att : AttentionTensor
-        Of a tensor on disk only this head is read. For one matrix, ``AttentionTensor.from_array(matrix[None])``.
+        Only this head of a tensor on disk is read. For one matrix, ``AttentionTensor.from_array(matrix[None])``.
     org : Organization
         Its last two axes order queries and keys: an organization of `att`, or of the one matrix.
     head : int, str or (layer, head)
-        Position, name such as "L3H5", or layer and head.
+        Index, name such as "L3H5", or layer and head.
 
     Notes
     -----
     Thin lines are the boundaries of the finest tree level with at most 12 folders. Missing entries are grey. A few
-    entries far beyond all others are drawn in the last colour of the scale, whose end is then pointed.
+    entries far larger than all others are drawn in the last colour of the scale, whose end is then pointed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
+    >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
+    >>> figure = organized_head(att, ht.organize(att), "L0H1")
+    >>> [axes.get_title() for axes in figure.axes[:2]]
+    ['L0H1, original order', 'L0H1, organized']
     """
     index = head_index(att, head)
     values, missing = head_matrix(att, index)
@@ -82,7 +92,7 @@ def organized_matrix(
     unit: str = "value",
     labels: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> Figure:
-    """Any matrix as it is and with rows and columns in tree order; otherwise as `organized_head`.
+    """Any matrix in the original order and with rows and columns in tree order; otherwise as `organized_head`.
 
     Parameters
     ----------
@@ -94,11 +104,20 @@ def organized_matrix(
         What the matrix is, and what its entries are.
     labels : two sequences of str, optional
         Names of rows and columns; by default their numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> matrix = np.random.default_rng(0).standard_normal((6, 8))
+    >>> figure = organized_matrix(matrix, ht.organize_array(matrix), title="noise")
+    >>> [axes.get_title() for axes in figure.axes[:2]]
+    ['noise, original order', 'noise, organized']
     """
     matrix = _checks.real_tensor(values, "values").double().numpy()
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InvalidValueError(f"values must be a matrix, got shape {matrix.shape}")
-    names = labels or tuple([str(place) for place in range(n)] for n in matrix.shape)
+    names = labels or tuple([str(i) for i in range(n)] for n in matrix.shape)
     present = matrix[np.isfinite(matrix)]
     return _as_given_and_organized(
         matrix,
@@ -121,7 +140,7 @@ def _as_given_and_organized(
     labels: tuple[Sequence[str], Sequence[str]],
     is_signed: bool,
 ) -> Figure:
-    """Two pictures of a matrix, nan where entries are missing, on one colour scale."""
+    """A matrix in both orders, nan where entries are missing, on one colour scale."""
     trees = _row_and_column_trees(shown.shape, org)
     low, high, beyond = color_limits(shown, is_signed=is_signed)
     scale = {"cmap": signed_colors() if is_signed else rising_colors(), "vmin": low, "vmax": high}
@@ -133,8 +152,8 @@ def _as_given_and_organized(
     _name_tokens(left, axes, labels, orders=None)
     _name_tokens(right, axes, labels, orders)
     _draw_folders(right, trees, orders, color="black" if is_signed else "white")  # 0 is white, or dark
-    left.set_title(f"{plain(title, 24)} as given")
-    right.set_title(f"{plain(title, 24)} organized")
+    left.set_title(f"{plain(title, 24)}, original order")
+    right.set_title(f"{plain(title, 24)}, organized")
     if np.isnan(shown).any():
         name_missing(right)
     bar = figure.colorbar(image, ax=[left, right], extend=beyond, shrink=0.85, pad=0.02)
@@ -152,24 +171,34 @@ def paraproduct_terms(
     name: str = "",
     function: str = "softmax",
 ) -> Figure:
-    """Softmax of one head beside what the paraproduct makes of it, and the terms it is made of; one colour scale.
+    """Softmax of one head beside its paraproduct and the terms of the decomposition, on one colour scale.
 
     Parameters
     ----------
     product : Paraproduct
-        Of one matrix: ``paraproduct(matrix, query_tree, key_tree, "softmax")``.
+        The decomposition of one matrix: ``paraproduct(matrix, query_tree, key_tree, "softmax")``.
     row_order, column_order : integers, optional
-        Order to draw queries and keys in, ``org.order("query")`` and ``org.order("key")``; given order by default.
+        Order of queries and keys, ``org.order("query")`` and ``org.order("key")``; by default the original order.
     missing : bool (row, column), optional
         Entries that were filled before the decomposition; drawn grey.
     name, function : str
-        Of the head, and of the function that was taken apart.
+        Name of the head and of the function that was decomposed.
 
     Notes
     -----
-    Percentages are norms over the norm of A(f), also in the bars. "eq. (12)" is what [OA] prints, first-order plus
-    second-order terms; "with boundary" adds the terms that eq. (12) leaves out. A(f) is "with boundary" plus
+    Percentages are norms relative to the norm of A(f), also in the bars. "eq. (12)" is what [OA] prints: first-
+    plus second-order terms. "With boundary" adds the terms that eq. (12) leaves out. A(f) is "with boundary" plus
     residual.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> scores = 0.5 * np.random.default_rng(0).standard_normal((8, 8))
+    >>> trees = ht.organize_array(scores).trees
+    >>> figure = paraproduct_terms(ht.paraproduct(scores, *trees, "softmax"), name="L0H0")
+    >>> figure.get_suptitle()
+    'L0H0: softmax by scales'
     """
     if not isinstance(product, Paraproduct) or len(np.shape(product.value)) != 2:
         raise InvalidTypeError("product must be the Paraproduct of one matrix; pass paraproduct(f[head], …)")
@@ -226,11 +255,11 @@ def _share_bars(axes: Any, product: Paraproduct) -> None:
     axes.barh(range(5), values, color=[GREY, GREY, GREY, BLUE, VERMILION], height=0.7)
     axes.set_yticks([])
     axes.set_xlim(0, 1.08 * max(values) or 1)
-    for place, (label, value) in enumerate(zip(shares, values, strict=True)):
+    for bar, (label, value) in enumerate(zip(shares, values, strict=True)):
         inside = value > 0.55 * max(values)
         axes.text(
             0.03 * axes.get_xlim()[1] if inside else value + 0.03 * axes.get_xlim()[1],
-            place,
+            bar,
             label,
             va="center",
             fontsize=SMALL,
@@ -238,24 +267,24 @@ def _share_bars(axes: Any, product: Paraproduct) -> None:
         )
     axes.invert_yaxis()
     axes.set_box_aspect(1)
-    axes.set_title("norm over that of A(f)", fontsize=SMALL + 0.5)
+    axes.set_title("norm relative to A(f)", fontsize=SMALL + 0.5)
     axes.set_xlabel("%")
 
 
-# -- shared by pictures of matrices ------------------------------------------------------------------------
+# -- shared by figures of matrices -------------------------------------------------------------------------
 
 
 def head_index(att: Any, head: int | str | tuple[int, int]) -> int:
-    """Position of a head given by position, by name or by (layer, head)."""
+    """Index of a head given by index, by name or by (layer, head)."""
     if not isinstance(att, AttentionTensor):
         raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
     if isinstance(head, int | np.integer) and not isinstance(head, bool):
         return _checks.axis_index(int(head), len(att.heads))
-    names = {str(known): place for place, known in enumerate(att.heads)}
+    names = {str(known): index for index, known in enumerate(att.heads)}
     name = head if isinstance(head, str) else str(HeadId(*head)) if isinstance(head, tuple) else repr(head)
     if name not in names:
         raise InvalidValueError(
-            f"head must be a position under {len(names)}, a name or a pair (layer, head) of the tensor, got "
+            f"head must be an index below {len(names)}, a name or a pair (layer, head) of the tensor, got "
             f"{plain(name)!r}; names go from {att.heads[0]} to {att.heads[-1]}"
         )
     return names[name]
@@ -264,7 +293,7 @@ def head_index(att: Any, head: int | str | tuple[int, int]) -> int:
 def head_matrix(
     att: AttentionTensor, index: int
 ) -> tuple[Float[np.ndarray, "query key"], Bool[np.ndarray, "query key"]]:
-    """Values of one head, and where they are missing; of a tensor on disk only this head is read."""
+    """Values of one head, and where they are missing; only this head of a tensor on disk is read."""
     values = att.block(slice(index, index + 1))[0].double().numpy()
     if att.mask is None:
         return values, np.zeros(values.shape, bool)
@@ -274,13 +303,13 @@ def head_matrix(
 def folder_edges(
     tree: PartitionTree, order: Int[np.ndarray, " leaf"], at_most: int = _FOLDERS
 ) -> Int[np.ndarray, " edge"]:
-    """Places in the order at which a new folder begins, on the finest level with at most this many folders."""
+    """Positions in the order where a new folder begins, on the finest level with at most this many folders."""
     level = int(np.flatnonzero(tree.n_folders <= at_most)[-1])
     return 1 + np.flatnonzero(np.diff(tree.labels[level][order]))
 
 
 def draw_matrix(axes: Any, values: Float[np.ndarray, "row column"], **scale: Any) -> Any:
-    """A matrix as a picture, one square per entry; past 512 entries a side, one per block, which has their mean."""
+    """A matrix as an image, one square per entry; above 512 entries a side, one per block, with its mean."""
     blocks = _block_means(values)
     n_rows, n_columns = values.shape
     extent = (-0.5, n_columns - 0.5, n_rows - 0.5, -0.5)
@@ -290,7 +319,7 @@ def draw_matrix(axes: Any, values: Float[np.ndarray, "row column"], **scale: Any
 
 
 def averaging(shape: tuple[int, ...]) -> str:
-    """What to add to the name of a quantity whose matrix `draw_matrix` shows by blocks."""
+    """Addition to the label of a matrix that `draw_matrix` averages over blocks."""
     rows, columns = _block_sides(shape)
     return f", mean of {rows}×{columns}" if rows * columns > 1 else ""
 
@@ -313,7 +342,7 @@ def _block_means(values: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "
 
 
 def finish_image(axes: Any) -> None:
-    """A square picture with a thin frame on all sides."""
+    """A square image with a thin frame on all sides."""
     axes.set_aspect("auto")
     axes.set_box_aspect(1)
     axes.spines[["top", "right"]].set_visible(True)
@@ -321,7 +350,7 @@ def finish_image(axes: Any) -> None:
 
 
 def finish_bar(bar: Any, label: str) -> None:
-    """Name a colour bar."""
+    """Label a colour bar."""
     bar.set_label(label)
     bar.outline.set_linewidth(0.5)
     bar.ax.tick_params(length=2)
@@ -349,15 +378,15 @@ def _checked_order(order: Any, n: int, name: str) -> Int[np.ndarray, " slice"]:
 def _name_tokens(
     axes: Any, what: tuple[str, ...], tokens: tuple[Sequence[str], Sequence[str]], orders: list[Any] | None
 ) -> None:
-    """Token strings where all of them have room; else positions, or nothing where the order is the tree's."""
+    """Token strings if all of them have room; else positions, or nothing in tree order."""
     points = 190.0  # the side of a panel
     for names, order, axis, word in zip(
         tokens, orders or (None, None), (axes.yaxis, axes.xaxis), what, strict=True
     ):
         n = len(names)
-        places = range(n) if order is None else [int(place) for place in order]
+        tokens_at = range(n) if order is None else [int(i) for i in order]
         if len(thin(n, points)) == n:
-            axis.set_ticks(np.arange(n), [plain(names[place], 10) for place in places])
+            axis.set_ticks(np.arange(n), [plain(names[i], 10) for i in tokens_at])
         elif order is None:
             axis.set_major_locator(_whole_numbers())
         else:

@@ -39,33 +39,41 @@ def distributions(
     Parameters
     ----------
     groups : mapping from name to numbers
-        Such as Hölder exponents "given", "organized", "random"; nan is left out and counted.
+        Such as Hölder exponents "given", "organized", "random"; nan is left out and not counted.
     label : str
         What the numbers are.
     reference : float, optional
-        A value to hold against, drawn as a line.
+        A value to compare with, drawn as a line.
+    title : str
+        Title of the figure.
+
+    Examples
+    --------
+    >>> figure = distributions({"original": [0.1, 0.2, 0.4], "organized": [0.3, 0.5, 0.6]}, "exponent")
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['original', 'organized']
     """
     if not isinstance(groups, Mapping) or not groups:
         raise InvalidTypeError("groups must map names to numbers, and hold at least one")
     rows = {str(name): _numbers(values, f"groups[{name!r}]") for name, values in groups.items()}
     figure = new_figure(COLUMN, 0.8 + 0.42 * len(rows))
     axes = figure.subplots()
-    for place, (name, values) in enumerate(rows.items()):
+    for row, (name, values) in enumerate(rows.items()):
         present = values[np.isfinite(values)]
         spread = 0.28 * _zigzag(len(present))
         axes.plot(
-            np.sort(present), place + spread, linestyle="", marker="o", markersize=2, markeredgewidth=0,
-            color=CURVES[place % 7], alpha=0.45,
+            np.sort(present), row + spread, linestyle="", marker="o", markersize=2, markeredgewidth=0,
+            color=CURVES[row % 7], alpha=0.45,
         )  # fmt: skip
         if present.size:
             low, middle, high = np.quantile(present, (0.25, 0.5, 0.75))
-            axes.plot((low, high), (place, place), color=BLACK, linewidth=2.6, solid_capstyle="butt")
-            axes.plot(middle, place, marker="D", color="white", markeredgecolor=BLACK, markersize=4)
+            axes.plot((low, high), (row, row), color=BLACK, linewidth=2.6, solid_capstyle="butt")
+            axes.plot(middle, row, marker="D", color="white", markeredgecolor=BLACK, markersize=4)
         rows[name] = present
     if reference is not None:
         axes.axvline(reference, color=GREY, linewidth=0.8, linestyle=(0, (3, 2)))
     names = [
-        plain(name, 22) + (f" ({len(present)})" if len({len(row) for row in rows.values()}) > 1 else "")
+        plain(name, 22) + (f" ({len(present)})" if len({len(group) for group in rows.values()}) > 1 else "")
         for name, present in rows.items()
     ]
     axes.set_yticks(range(len(rows)), names)
@@ -77,7 +85,7 @@ def distributions(
 
 
 def _zigzag(n: int) -> Float[np.ndarray, " value"]:
-    """Offsets from -1 to 1 that keep sorted neighbours apart, the same on every run."""
+    """Offsets from -1 to 1 that separate sorted neighbours, the same on every run."""
     golden = (np.sqrt(5) - 1) / 2
     return np.asarray(2 * np.mod(np.arange(n) * golden, 1) - 1)
 
@@ -102,11 +110,17 @@ def relation(
     x_label, y_label : str
         What they are.
     heads : sequence of (layer, head), optional
-        For the colours.
+        The heads, whose layers give the colours.
     note : str
-        Such as "Spearman 0.71 [0.60, 0.79]", written above.
+        Text above the figure, such as "Spearman 0.71 [0.60, 0.79]".
     diagonal : bool
-        Whether to draw the line x = y, for two numbers of one kind: then both axes have the same limits.
+        Whether to draw the line x = y, for two numbers of one kind; both axes then have the same limits.
+
+    Examples
+    --------
+    >>> figure = relation([1.0, 2.0, 3.0], [1.5, 1.0, 4.0], "variation", "entropy", note="Spearman 0.50")
+    >>> figure.axes[0].get_title()
+    'Spearman 0.50'
     """
     n = len(x) if hasattr(x, "__len__") else 0
     across, up = one_per_head(x, "x", n), one_per_head(y, "y", n)

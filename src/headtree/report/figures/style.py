@@ -1,4 +1,4 @@
-"""What all figures share: sizes, colours, text that stays text, files that are the same on every run."""
+"""The style of all figures: sizes, colours, searchable text, and files that are the same on every run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _STYLE: dict[str, Any] = {
     "figure.constrained_layout.h_pad": 0.03,
     "figure.constrained_layout.w_pad": 0.03,
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that sizes are the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: sizes are the same everywhere
     "font.size": TEXT,
     "grid.color": PALE,
     "grid.linewidth": 0.5,
@@ -136,7 +136,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def new_figure(width: float, height: float, left: float = 0.0) -> StyledFigure:
-    """An empty figure of this size in inches, laid out when it is drawn; a share at its left can be left free."""
+    """An empty figure of this size in inches, laid out when it is drawn; `left` is a share to leave free."""
     layout = ConstrainedLayoutEngine(rect=(left, 0, 1 - left, 1))
     return StyledFigure(figsize=(width, height), dpi=DPI, layout=layout)
 
@@ -193,10 +193,10 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def plain(text: object, limit: int = 16) -> str:
-    """A label, token or file name as one short line that shows what is in it.
+    """A label, token or file name as one short line in which every character is visible.
 
-    Control characters become their pictures, what has no picture becomes U+FFFD (marks that turn the direction of
-    writing too), a blank token becomes ␣, and what is longer than `limit` is cut.
+    Control characters become their symbols; characters without a symbol become U+FFFD, also marks that change the
+    direction of writing. A blank token becomes ␣, and text longer than `limit` is cut.
     """
     given = str(text)
     shown = [_visible(character) for character in given[: 4 * limit]]
@@ -223,7 +223,7 @@ def _visible(character: str) -> str:
 
 
 def thin(n: int, points: float, height: float = SMALL + 1.5) -> list[int]:
-    """Which of n labels, spread evenly over this many points, have room: every one, or every second, fifth, …."""
+    """Which of n labels, spread evenly over this many points, have room: all, or every second, fifth, …."""
     for step in sorted(base * 10**power for base in (1, 2, 5) for power in range(7)):
         if points / n * step >= height:
             return list(range(0, n, step))
@@ -283,8 +283,8 @@ def layer_bar(
 def color_limits(values: Float[np.ndarray, " ..."], *, is_signed: bool) -> tuple[float, float, str]:
     """Lower and upper end of a colour scale, and which ends values reach beyond ("neither", "min", "max", "both").
 
-    A scale ends at the largest modulus, or at four times the root mean square where that is less than half of it: a
-    few large entries would leave no colour for the others. Signed scales are symmetric.
+    A scale ends at the largest absolute value, or at four times the root mean square if that is less than half of
+    it: otherwise a few large entries would leave no colour for the rest. Signed scales are symmetric.
     """
     finite = values[np.isfinite(values)]
     most = float(np.abs(finite).max()) if finite.size else 0.0
@@ -299,7 +299,7 @@ def color_limits(values: Float[np.ndarray, " ..."], *, is_signed: bool) -> tuple
 
 
 def name_missing(axes: Any) -> None:
-    """Say above the picture, at its right end, what grey means."""
+    """Explain grey above the image, at its right end."""
     axes.legend(
         handles=[Patch(facecolor=MISSING, label="missing")],
         loc="lower right",

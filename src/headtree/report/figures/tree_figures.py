@@ -1,4 +1,4 @@
-"""The tree of heads, drawn as a tree: heads on the rim, folders inside, their support where it is known."""
+"""The tree of heads as a circular dendrogram, with the support of its folders where it is known."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 #: Radii as shares of the picture: the leaves, the ring of layers, and where names begin.
 _LEAVES, _RING, _NAMES = 1.0, (1.015, 1.055), 1.075
 
-#: Circles of levels stand at (level / last level) to this power: inner ones, which have little room, move outwards.
+#: Radius of the circle of a level is (level / last level) to this power: inner circles need more room.
 _SPREAD = 0.7
 
 #: Half a side of the picture, names included.
 _SIDE = 1.24
 
-#: The leaves fill the circle but for this gap, in radians, at the top, where the order begins and ends.
+#: Gap between the first and the last leaf, at the top, in radians.
 _GAP = 0.12
 
 
 @dataclass(frozen=True, eq=False)
-class _Places:
-    """Where the distinct folders of a tree stand: angle, and distance from the middle."""
+class _Layout:
+    """Position of the distinct folders of a tree: angle and distance from the centre."""
 
     angle: Float[np.ndarray, " folder"]
     radius: Float[np.ndarray, " folder"]
@@ -53,25 +53,32 @@ class _Places:
 
 @styled
 def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, *, support: Any = None) -> Figure:
-    """A tree of heads in the round: the root in the middle, a head at every leaf, coloured by its layer.
+    """A tree of heads as a circular dendrogram: root in the centre, a head at every leaf, coloured by layer.
 
     Parameters
     ----------
     tree : PartitionTree or Consensus
-        A consensus brings the support of its folders.
+        A consensus includes the support of its folders.
     heads : sequence of (layer, head), or of str
         One for each leaf: heads, or the names of other slices, which then have no colour.
     order : integers (head), optional
         A depth-first order of the tree, such as ``org.order("head")``; clockwise from the top. By default siblings
-        stand by smallest head.
+        are ordered by their smallest head.
     support : mapping from node to number, optional
         Support of folders from 0 to 1, by their uppermost node in ``tree.nodes``; nan where it is not known.
 
     Notes
     -----
-    A folder stands on the circle of the level on which it splits. Its dot is the darker the larger its support; the
-    number is that in percent, printed where there is room for it, larger folders first. Where that
-    is 0 there is none. Names are left out regularly where heads are too many for all of them.
+    A folder is drawn on the circle of the level on which it splits. Its dot is darker the larger its support. The
+    number is the support in percent, unless it is 0; where room is short, larger folders go first. If there are
+    too many heads to name all, every second, fifth, … is named.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> figure = head_tree(ht.PartitionTree.halving(4), [(0, 0), (0, 1), (1, 0), (1, 1)])
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['L0H0', 'L0H1', 'L1H0', 'L1H1']
     """
     if isinstance(tree, Consensus):
         if support is None:
@@ -80,24 +87,24 @@ def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, 
     n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
     leaves, order = checked_leaves(heads, n), checked_order(tree, order, n)
     shares = _checked_support(tree, support)
-    places = _places(tree, order)
+    layout = _laid_out(tree, order)
     figure = new_figure(PAGE, PAGE)
     axes = figure.subplots()
     axes.set_axis_off()
     axes.set(aspect="equal", xlim=(-_SIDE, _SIDE), ylim=(-_SIDE, _SIDE))
-    _draw_branches(axes, tree, places)
-    angle = places.angle[tree.distinct.of_leaf]
+    _draw_branches(axes, tree, layout)
+    angle = layout.angle[tree.distinct.of_leaf]
     _draw_leaves(axes, angle, leaves)
     _name_leaves(axes, angle, leaves, order)
     if leaves.layers is not None:
         corner = axes.inset_axes((0.83, 0.06, 0.17, 0.016))
         layer_bar(figure, None, leaves.layers, cax=corner, orientation="horizontal", n_shown=6)
     if shares is not None:
-        _draw_support(figure, axes, tree, places, shares)
+        _draw_support(figure, axes, tree, layout, shares)
     return figure
 
 
-def _places(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> _Places:
+def _laid_out(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> _Layout:
     """Leaves evenly around the circle in the order; a folder in the middle of its children."""
     folders = tree.distinct
     angle, radius = np.zeros(len(folders)), np.zeros(len(folders))
@@ -110,14 +117,14 @@ def _places(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> _Places:
     for folder in np.flatnonzero(~folders.is_leaf)[::-1]:  # children before parents
         own = angle[children[pointers[folder] : pointers[folder + 1]]]
         angle[folder] = (own.min() + own.max()) / 2
-    return _Places(angle, radius)
+    return _Layout(angle, radius)
 
 
 def _points(angle: Any, radius: Any) -> Float[np.ndarray, "point 2"]:
     return np.stack(np.broadcast_arrays(radius * np.cos(angle), radius * np.sin(angle)), axis=-1)
 
 
-def _draw_branches(axes: Any, tree: PartitionTree, places: _Places) -> None:
+def _draw_branches(axes: Any, tree: PartitionTree, layout: _Layout) -> None:
     """From each folder an arc over its children, and from the arc a straight line out to every child."""
     from matplotlib.collections import LineCollection
 
@@ -126,12 +133,12 @@ def _draw_branches(axes: Any, tree: PartitionTree, places: _Places) -> None:
     lines = []
     for folder in np.flatnonzero(~folders.is_leaf):
         own = children[pointers[folder] : pointers[folder + 1]]
-        spread = np.ptp(places.angle[own])
-        arc = np.linspace(places.angle[own].min(), places.angle[own].max(), 2 + int(spread / 0.03))
-        lines.append(_points(arc, places.radius[folder]))
+        spread = np.ptp(layout.angle[own])
+        arc = np.linspace(layout.angle[own].min(), layout.angle[own].max(), 2 + int(spread / 0.03))
+        lines.append(_points(arc, layout.radius[folder]))
         for child in own:
-            ends = np.array([places.radius[folder], places.radius[child]])
-            lines.append(_points(places.angle[child], ends))
+            ends = np.array([layout.radius[folder], layout.radius[child]])
+            lines.append(_points(layout.angle[child], ends))
     axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.7, capstyle="round"), autolim=False)
 
 
@@ -155,8 +162,8 @@ def _name_leaves(
 ) -> None:
     """Names around the ring, readable from below and not upside down."""
     rim = (2 * np.pi - _GAP) * _NAMES * 72 * PAGE / (2 * _SIDE)  # in points
-    for place in thin(len(order), rim):
-        leaf = order[place]
+    for position in thin(len(order), rim):
+        leaf = order[position]
         degrees = float(np.degrees(angle[leaf]))
         flipped = np.cos(angle[leaf]) < 0
         (x, y), *_ = _points(angle[leaf : leaf + 1], _NAMES)
@@ -167,13 +174,13 @@ def _name_leaves(
 
 
 def _draw_support(
-    figure: Figure, axes: Any, tree: PartitionTree, places: _Places, shares: Mapping[int, float]
+    figure: Figure, axes: Any, tree: PartitionTree, layout: _Layout, shares: Mapping[int, float]
 ) -> None:
-    """Dots on the folders, dark where they recur, and numbers where they have room."""
+    """Dots on the folders, dark where they replicate, and numbers where there is room."""
     folders = tree.distinct
     known = [folder for folder in range(len(folders)) if int(folders.node[folder]) in shares]
     values = np.array([shares[int(folders.node[folder])] for folder in known])
-    points = places.points()
+    points = layout.points()
     dots = axes.scatter(
         *points[known].T, c=100 * values, cmap="Greys", vmin=0, vmax=100, s=16, zorder=3, linewidths=0.6,
         edgecolors="black",
@@ -182,19 +189,19 @@ def _draw_support(
     bar = figure.colorbar(dots, cax=corner, orientation="horizontal", ticks=[0, 50, 100])
     finish_bar(bar, "support of a folder, %")
     numbers = np.zeros((0, 2))
-    found_again = [place for place in range(len(known)) if round(100 * values[place]) > 0]
-    for place in sorted(found_again, key=lambda place: (-int(folders.size[known[place]]), place)):
-        spot = _free_spot(points[known[place]], points, numbers)
+    replicated = [i for i in range(len(known)) if round(100 * values[i]) > 0]
+    for i in sorted(replicated, key=lambda i: (-int(folders.size[known[i]]), i)):
+        spot = _free_spot(points[known[i]], points, numbers)
         if spot is not None:
             numbers = np.concatenate([numbers, spot[None]])
             box = {"facecolor": "white", "linewidth": 0, "pad": 0.2}  # lines must not run through a number
-            axes.text(*spot, f"{100 * values[place]:.0f}", fontsize=SMALL, ha="center", va="center", bbox=box)
+            axes.text(*spot, f"{100 * values[i]:.0f}", fontsize=SMALL, ha="center", va="center", bbox=box)
 
 
 def _free_spot(
     point: Float[np.ndarray, " 2"], dots: Float[np.ndarray, "dot 2"], numbers: Float[np.ndarray, "number 2"]
 ) -> Float[np.ndarray, " 2"] | None:
-    """A place for a number beside a dot, away from all dots and numbers so far; None if there is none."""
+    """A free position for a number beside a dot, away from all dots and numbers so far; None if there is none."""
     for dx, dy in ((0.0, 0.037), (0.0, -0.037), (0.05, 0.0), (-0.05, 0.0), (0.045, 0.035), (-0.045, 0.035)):
         spot = point + np.array([dx, dy])
         by_dot, by_number = (

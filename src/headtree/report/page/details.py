@@ -1,4 +1,4 @@
-"""What the page shows of one head beside its matrix: Haar coefficients by support and the terms of softmax."""
+"""The page's data on single heads apart from matrices: Haar coefficients by support and the terms of softmax."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headtree.questionnaire.organization import Organization
 from headtree.report.page.tiles import AxisBlocks, block_means, folder_blocks
 from headtree.tensor.attention_tensor import AttentionTensor
 
-#: Functions of largest support whose coefficients are shown one by one; those that make the head entropy.
+#: Functions of largest support whose coefficients are shown one by one; the head entropy sums them.
 N_COEFFICIENTS = 400
 
 #: Folders on each side of a paraproduct term.
 N_TERM_BLOCKS = 32
 
-#: Terms in the order in which they stand in the arrays; softmax is the sum of the others.
+#: Terms in the order of the arrays; softmax is the sum of the others.
 TERMS = ("softmax", "boundary", "first", "second", "residual")
 
-#: Coefficients smaller than this share of a head's largest are shown as if they had this share.
+#: Coefficients below this share of a head's largest are shown at this share.
 _SMALLEST_SHARE = 1e-6
 
 _HEADS_AT_A_TIME = 8

@@ -1,4 +1,4 @@
-"""One HTML file in which a run can be explored: no network, no server, nothing but what it holds."""
+"""One self-contained HTML file to explore a run: no network, no server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headtree.report.page.material import page_data
 if TYPE_CHECKING:
     from headtree.runs.run import Run
 
-#: Size that a page does not exceed unless the run's least cannot be made smaller.
+#: Size in bytes that a page does not exceed, unless even the smallest page of the run does.
 BUDGET = 10_000_000
 
 #: The page's own scripts, in the order in which they build on each other.
@@ -49,17 +49,32 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     Parameters
     ----------
     run : Run
-        What `open_run` returns, its steps done.
+        What `open_run` returns, with its steps done.
     path : path
         The file to write, whole or not at all; an older one is replaced.
     budget : int
-        Bytes that the file may have. What does not fit is left out in this order: Haar coefficients and paraproduct
-        terms of all heads but one of each main family, resolution of the matrices, inputs; the page says so.
+        Largest size of the file in bytes. What does not fit is left out in this order: Haar coefficients and
+        paraproduct terms of all heads except one of each main family, resolution of the matrices, inputs. The page
+        lists what is missing.
 
     Returns
     -------
     Path
         The file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.sources import TensorSource
+    >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
+    >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
+    >>> folder = tempfile.mkdtemp()
+    >>> run = make_run(TensorSource([att]), folder, draw=False)
+    >>> ht.write_report(run, f"{folder}/page.html").name
+    'page.html'
     """
     target = Path(path)
     if target.is_dir():
@@ -82,13 +97,13 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
 
 @dataclass(frozen=True)
 class Page:
-    """A page that a notebook shows in a frame of this many pixels."""
+    """A page that a notebook shows in a frame; `height` is in pixels."""
 
     text: str = field(repr=False)
     height: int
 
     def _repr_html_(self) -> str:
-        """A frame that sees nothing of its surroundings, and they nothing of it."""
+        """A frame that is isolated from the notebook."""
         return (
             '<iframe sandbox="allow-scripts allow-downloads" title="headtree report" '
             f'style="width:100%;height:{self.height}px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
@@ -103,7 +118,20 @@ def show(run: Run, *, height: int = 800) -> Page:
     run : Run
         What `open_run` returns.
     height : int
-        Of the frame, in pixels.
+        Height of the frame in pixels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import headtree as ht
+    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.sources import TensorSource
+    >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
+    >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
+    >>> run = make_run(TensorSource([att]), tempfile.mkdtemp(), draw=False)
+    >>> ht.show(run, height=600)
+    Page(height=600)
     """
     height = _checks.at_least_one(height, "height")
     return Page(page_html(run), height)
@@ -114,7 +142,7 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
     budget = _checks.at_least_one(budget, "budget")
     if getattr(run, "kind", None) == "array":
         raise InvalidValueError(
-            f"run {run.path} is of an array that is no attention; the page shows heads. Its figures are in "
+            f"run {run.path} is of an array that is not attention, and the page shows heads. Its figures are in "
             f"{run.path / 'figures'}; headtree organize FILE --attention hqk makes a run with a page of heads × "
             "queries × keys"
         )
@@ -140,9 +168,9 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """What the page may do: run these very scripts, show pictures it holds, and nothing else.
+    """What the page may do: run exactly these scripts, show the images it contains, and nothing else.
 
-    Styles may be inline, since Bokeh sets them; without a source to load from they can reach nothing.
+    Styles may be inline, since Bokeh sets them; they cannot load anything.
     """
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
@@ -160,7 +188,7 @@ def _static(name: str) -> str:
 
 @cache
 def _bokeh() -> str:
-    """BokehJS and its plotting interface, as the installed Bokeh has them."""
+    """BokehJS and its plotting interface, from the installed Bokeh."""
     require("report", "the page", "bokeh")
     import bokeh
 

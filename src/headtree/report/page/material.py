@@ -1,7 +1,7 @@
 """A run as the data of its page, within a budget of bytes.
 
-What does not fit is left out in a fixed order: coefficients and paraproduct terms of all heads but one of each
-main family, then resolution, then inputs. The page says what is missing.
+What does not fit is left out in a fixed order: coefficients and paraproduct terms of all heads except one of each
+main family, then resolution, then inputs. The page lists what is missing.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 #: Cells on a side of a matrix, finest first.
 _SIZES = (192, 128, 96, 80, 64, 56, 48, 40, 32, 24, 16, 8)
 
-#: All heads keep their coefficients and terms if that leaves tiles of this size; below it, representatives do.
+#: All heads have coefficients and terms if that leaves tiles of this size; otherwise only representatives do.
 _SIZE_WORTH_DETAILS = 64
 
 #: Inputs are left out before tiles become coarser than this.
 _SIZE_WORTH_INPUTS = 32
 
-#: The least a byte of tiles can become once compressed and written in base64; a guess that rules out no plan that
+#: Smallest ratio by which compression and base64 change the size of tiles; low enough to rule out no plan that
 #: fits.
 _BEST_RATIO = 0.3
 
-#: Inputs differ in how well they compress; a plan is given up when the first need so much more than their share.
+#: Inputs differ in how well they compress; a plan is dropped when the first ones exceed their share by this factor.
 _SLACK = 1.1
 
 #: Coarser tiles and other inputs may compress this much better than those seen so far.
 _NEARLY = 0.93
 
-#: What coefficients and terms become, for planning.
+#: Ratio by which compression changes coefficients and terms, for planning.
 _DETAIL_RATIO = 0.7
 
-#: Entries of matrices for which coefficients and terms of all heads are computed: more would keep a run waiting.
+#: Most entries of matrices for which coefficients and terms of all heads are computed: more would take too long.
 _DETAIL_ENTRIES = 1 << 26
 
 
@@ -61,7 +61,7 @@ class PagePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class PageData:
-    """Packed parts of a page by name, and what they lack, in words."""
+    """Packed data of a page by name, and what is missing, in words."""
 
     parts: dict[str, str]
     plan: PagePlan
@@ -74,7 +74,7 @@ class PageData:
 
 
 def page_data(run: Run, room: int) -> PageData:
-    """All that fits into `room` bytes, in the order said above."""
+    """All that fits into `room` bytes, in the order given above."""
     text, arrays = core(run)
     section_text, section_notes = sections(run)
     rest = packed({"sections": section_text}, {})
@@ -105,7 +105,7 @@ def _first_that_fits(material: _Material, room: int) -> tuple[PagePlan, list[str
 
 
 def _parts(material: _Material, plan: PagePlan, room: int | None) -> list[str]:
-    """The part of each input; they end early once they take more than the room."""
+    """The packed data of each input; ends early once it exceeds the room."""
     parts: list[str] = []
     for i in range(plan.n_inputs):
         parts.append(material.part(plan, i))
@@ -137,7 +137,7 @@ def _plans(material: _Material) -> Iterator[PagePlan]:
 
 @dataclass(frozen=True, eq=False)
 class _Material:
-    """What parts are made from, each thing computed once."""
+    """What the page's data are made from, each computed once."""
 
     run: Run
     _fine: dict[int, tuple[Tiles, Tiles]] = field(default_factory=dict)
@@ -236,7 +236,7 @@ def _matrices(att: AttentionTensor, both: tuple[Tiles, Tiles]) -> tuple[dict[str
 
 
 def _filtered(codes: UInt8[np.ndarray, "head row column"]) -> UInt8[np.ndarray, "head row column"]:
-    """Each row less the one above, modulo 256: smooth matrices compress better."""
+    """Each row minus the one above, modulo 256: smooth matrices compress better."""
     return np.diff(codes, axis=1, prepend=np.uint8(0))
 
 
@@ -248,7 +248,7 @@ def _block_arrays(name: str, rows: AxisBlocks, columns: AxisBlocks) -> dict[str,
 
 
 def _axis(org: Organization, axis: int, name: str) -> dict[str, np.ndarray]:
-    """Display order of an axis, and the level on which each slice parts from the one before it."""
+    """Display order of an axis, and the level on which each slice separates from the one before it."""
     order, labels = org.order(axis), org.trees[axis].labels
     apart = labels[:, order[1:]] != labels[:, order[:-1]]
     return {
@@ -279,8 +279,8 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     if not plan.every_head:
         n = len(material.chosen)
         yield (
-            f"Haar coefficients and paraproduct terms are kept for {n} of {n_heads} heads: of each main family the "
-            "head nearest to the others."
+            f"Haar coefficients and paraproduct terms are included for {n} of {n_heads} heads: in each main family "
+            "the head nearest to the others."
         )
     if plan.size < material.longest:
         yield (
@@ -289,6 +289,6 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
         )
     if plan.n_inputs < run.n_inputs:
         yield (
-            f"Matrices are kept for the first {plan.n_inputs} of {run.n_inputs} inputs; trees, entropies and "
-            "stability are those of all inputs."
+            f"Matrices are included for the first {plan.n_inputs} of {run.n_inputs} inputs; trees, entropies and "
+            "stability cover all inputs."
         )

@@ -1,4 +1,4 @@
-"""What the page knows of a network before any matrix: the table of heads, trees, affinities, stability."""
+"""The page's data on a network apart from matrices: table of heads, trees, affinities, stability."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Columns of heads.csv: numbers as arrays, all else as words."""
+    """Columns of heads.csv: numbers as arrays, everything else as text."""
     described: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
     for number, name in enumerate(table.columns):
@@ -112,7 +112,7 @@ def _affinity_codes(
 
 
 def _stability(run: Run) -> dict[str, Any] | None:
-    """How far the inputs agree: rankings of heads by entropy, trees, and what recurs at the top and bottom."""
+    """How well the inputs agree: rankings of heads by entropy, trees, heads that recur at the top and bottom."""
     found = run.measures.get("stability")
     if found is None:
         return None
@@ -149,7 +149,7 @@ def shortened(text: str, at_most: int = 200) -> str:
 
 
 def representatives(run: Run) -> Int[np.ndarray, " family"]:
-    """Of each main family of heads the one that is nearest to the others on average."""
+    """The head of each main family that is nearest to the others on average."""
     affinity = run.consensus.affinity
     chosen = []
     for heads in run.consensus.families().folders or (np.arange(len(affinity)),):

@@ -1,4 +1,4 @@
-"""Text and arrays as one compressed string that a browser unpacks without help."""
+"""Text and arrays as one compressed string that a browser can unpack."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _DTYPES = {"uint8", "uint16", "int32", "float32", "float64"}
 def packed(text: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     """`text` (as JSON) and `arrays`, compressed (zlib) and written in base64; `static/data.js` reads it.
 
-    Base64 has no character that means anything in HTML, so that no token or name can leave its place.
+    Base64 has no character with a meaning in HTML: no token or name can break out of it.
     """
-    places: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    layout: dict[str, tuple[str, tuple[int, ...], int]] = {}
     parts: list[bytes] = []
     length = 0
     for name, array in arrays.items():
         if str(array.dtype) not in _DTYPES:
             raise TypeError(f"arrays must be of {sorted(_DTYPES)}, got {array.dtype} for {name}")
         data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
-        places[name] = (str(array.dtype), array.shape, length)
+        layout[name] = (str(array.dtype), array.shape, length)
         parts += [data, b"\0" * (-len(data) % _ALIGNMENT)]
         length += len(data) + len(parts[-1])
-    header = json.dumps({"text": json_ready(text), "arrays": places}, allow_nan=False).encode()
+    header = json.dumps({"text": json_ready(text), "arrays": layout}, allow_nan=False).encode()
     header += b" " * (-(len(header) + _ALIGNMENT) % _ALIGNMENT)
     size = len(header).to_bytes(_ALIGNMENT, "little")
     return base64.b64encode(zlib.compress(b"".join([size, header, *parts]), 6)).decode("ascii")
 
 
 def json_ready(value: Any) -> Any:
-    """`value` with all that JSON has no word for made into something it has: NaN into null, the rest into text."""
+    """`value` as JSON can hold it: NaN becomes null, other values that JSON does not know become text."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The optional parts of a run and its pictures, as data of the page."""
+"""The sections of a run and its images, as data of the page."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from headtree.report.page.overview import shortened
 if TYPE_CHECKING:
     from headtree.runs.run import Run
 
-#: Bytes of pictures that the page takes in.
+#: Bytes of figures that the page may contain.
 _ROOM_FOR_PICTURES = 1_000_000
 
-#: Bytes of the picture of one input.
+#: Bytes of the image of one input.
 _ROOM_FOR_THUMBNAIL = 100_000
 
 _ROWS_AT_MOST = 300
 
-#: Files that a page shows as pictures. As the source of an image, an SVG runs no script and loads nothing.
+#: Files that a page shows as images. As the source of an image, an SVG runs no script and loads nothing.
 _MEDIA = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
 
 def sections(run: Run) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Titles, paragraphs, tables and figures of every section, and what had to be left out."""
+    """Titles, paragraphs, tables and figures of every section, and notes on what was left out."""
     described, notes = [], []
     room = _ROOM_FOR_PICTURES
     for name, section in run.sections.items():
@@ -41,7 +41,7 @@ def sections(run: Run) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         for picture in section.figures:
             source = picture_source(run.path / picture.file, run.path, room)
             if source is None:
-                notes.append(f"The figure {shortened(picture.file, 80)} stands in the run folder only.")
+                notes.append(f"The figure {shortened(picture.file, 80)} is in the run folder only.")
             else:
                 room -= len(source)
                 figures.append({"source": source, "caption": picture.caption})
@@ -62,14 +62,14 @@ def _cell(value: Any) -> Any:
 
 
 def thumbnail(run: Run, i: int) -> str | None:
-    """The picture of an image input."""
+    """The image of an input."""
     if len(run.samples) != run.n_inputs:
         return None
     return picture_source(run.samples[i], run.path, _ROOM_FOR_THUMBNAIL)
 
 
 def picture_source(path: Path, folder: Path, room: int) -> str | None:
-    """A file of the run folder as the address of an image that holds all of it; None if it is too large."""
+    """A file of the run folder as a data URL; None if it is too large or not an image."""
     media = _MEDIA.get(path.suffix.lower())
     inside = path.resolve().is_relative_to(folder.resolve())
     if media is None or not inside or not path.is_file() or path.stat().st_size * 4 // 3 > room:

@@ -1,4 +1,4 @@
-"""Matrices at the size of a screen: averages over boxes as they are, over folders when organized, in 8 bits."""
+"""Matrices at screen resolution, in 8 bits: averages over boxes in original order, over folders in tree order."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ENTRIES_AT_A_TIME = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class AxisBlocks:
-    """The slices of an axis in some order, cut into runs of neighbours."""
+    """The slices of an axis in some order, cut into contiguous blocks."""
 
     order: Int[np.ndarray, " slice"]
-    starts: Int[np.ndarray, " block"]  #: place in `order` where each block begins
+    starts: Int[np.ndarray, " block"]  #: position in `order` where each block begins
 
     @property
     def sizes(self) -> Int[np.ndarray, " block"]:
@@ -36,7 +36,7 @@ class AxisBlocks:
 
 
 def boxes(n: int, at_most: int, within: AxisBlocks | None = None) -> AxisBlocks:
-    """An axis as it is, in runs of nearly equal length; of `within`, if given, neighbouring blocks are joined."""
+    """An axis in original order, in blocks of nearly equal length; blocks of `within`, if given, are merged."""
     starts = np.arange(n) if within is None else within.starts
     n_blocks = min(len(starts), at_most)
     return AxisBlocks(np.arange(n), starts[np.arange(n_blocks) * len(starts) // n_blocks])
@@ -45,15 +45,15 @@ def boxes(n: int, at_most: int, within: AxisBlocks | None = None) -> AxisBlocks:
 def folder_blocks(
     tree: PartitionTree, order: Int[np.ndarray, " leaf"], at_most: int, within: AxisBlocks | None = None
 ) -> AxisBlocks:
-    """A cut through the tree: at most so many folders that together hold every leaf once.
+    """A cut through the tree: at most this many folders that together hold every leaf once.
 
-    The largest folder is split as long as its children still fit, so that the folders shown are of similar size
-    and each is a folder of the tree; one that has too many children stays whole. Of `within`, a finer cut, if
-    given, blocks are joined and none is split.
+    The largest folder is split as long as its children still fit. The folders are then of similar size, and each is
+    a folder of the tree; one with too many children stays whole. Blocks of `within`, a finer cut, are merged and
+    never split.
     """
     folders = tree.distinct
     children, pointers = folders.children
-    first = _first_places(tree, order)
+    first = _first_positions(tree, order)
     allowed = np.ones(tree.n_leaves, dtype=bool)
     if within is not None:
         allowed[:] = False
@@ -72,13 +72,13 @@ def folder_blocks(
     return AxisBlocks(order, np.sort(np.array(final)))
 
 
-def _first_places(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> Int[np.ndarray, " folder"]:
-    """Place in `order` where each distinct folder begins."""
+def _first_positions(tree: PartitionTree, order: Int[np.ndarray, " leaf"]) -> Int[np.ndarray, " folder"]:
+    """Position in `order` where each distinct folder begins."""
     folders = tree.distinct
-    place = np.empty(tree.n_leaves, dtype=np.int64)
-    place[order] = np.arange(tree.n_leaves)
+    position = np.empty(tree.n_leaves, dtype=np.int64)
+    position[order] = np.arange(tree.n_leaves)
     first = np.full(len(folders), tree.n_leaves)
-    first[folders.of_leaf] = place
+    first[folders.of_leaf] = position
     for folder in range(len(folders) - 1, 0, -1):  # children come after their parents
         parent = folders.parent[folder]
         first[parent] = min(first[parent], first[folder])
@@ -139,7 +139,7 @@ def block_means(
 
 
 def _sums(values: np.ndarray, rows: AxisBlocks, columns: AxisBlocks) -> Float[np.ndarray, "head row column"]:
-    """Rows first: whole rows are added where they lie in memory, and little is left for the columns."""
+    """Rows first: whole rows are contiguous in memory, and little is left for the columns."""
     by_row = np.empty((len(values), len(rows.starts), values.shape[2]))
     for block, own in enumerate(np.split(rows.order, rows.starts[1:])):
         values[:, own].sum(axis=1, dtype=np.float64, out=by_row[:, block])
@@ -152,7 +152,7 @@ def _means(sums: np.ndarray, present: np.ndarray) -> Float[np.ndarray, "head row
 
 
 def coarser(fine: Tiles, rows: AxisBlocks, columns: AxisBlocks) -> Tiles:
-    """The same matrices over larger blocks, each of which is made of some of the finer ones."""
+    """The same matrices over larger blocks, each a union of finer ones."""
     joins = [np.searchsorted(f.starts, c.starts) for f, c in ((fine.rows, rows), (fine.columns, columns))]
 
     def joined(values: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ def coarser(fine: Tiles, rows: AxisBlocks, columns: AxisBlocks) -> Tiles:
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Values in 8 bits: code c stands for ``low + (high - low) · (c / 254) ** power``, 255 for missing."""
+    """Values in 8 bits: code c means ``low + (high - low) · (c / 254) ** power``, 255 for missing."""
 
     codes: UInt8[np.ndarray, "head row column"]
     low: Float[np.ndarray, " head"]
@@ -180,7 +180,7 @@ def coded(
     high: Float[np.ndarray, " head"],
     power: float = 1.0,
 ) -> Codes:
-    """Round to the nearest code; power 2 spends the codes on small values, as probabilities need."""
+    """Round to the nearest code; power 2 gives small values more codes, as probabilities need."""
     low, high = np.asarray(low, dtype=np.float32), np.asarray(high, dtype=np.float32)
     extent = np.where(high > low, high - low, 1)[:, None, None]
     share = np.clip((values - low[:, None, None]) / extent, 0, 1)

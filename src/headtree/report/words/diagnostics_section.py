@@ -22,7 +22,7 @@ from headtree.tensor.attention_tensor import HeadId
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-#: Captions of two tables, by which reports find them.
+#: Captions of two tables, by which the claims' report finds them.
 OVERLAP = "How far the l1 entropy of heads contains each measure"
 MEANINGS = "What the columns of heads and layers mean"
 
@@ -30,7 +30,7 @@ _N_EXAMPLES, _N_NAMES = 6, 20
 
 _COLUMN_OF = {words: column for column, words in WORDS.items()}
 
-#: Folders with a role that are shown, and the fewest heads that make one worth it.
+#: Most folders with a role to list, and the fewest heads of a folder worth listing.
 _MOST_FOLDERS, _SMALLEST_FOLDER = 8, 3
 
 
@@ -48,11 +48,11 @@ def diagnostics_section(
     found : Diagnostics
         What `diagnostics` returned.
     heads : DataFrame, optional
-        A table of the same heads with a column ``entropy``, for the measures that the l1 entropy contains.
+        A table of the same heads with a column ``entropy``, to compare the other measures with.
     consensus : Consensus, optional
-        The tree of the same heads, for its families in words and for what its folders predict.
+        The tree of the same heads, to describe its families and what its folders predict.
     rng : int or numpy Generator
-        Source of permutations and resamplings.
+        Seed or source of permutations and resamplings.
     """
     text, tables = [_roles_text(found), *_induction_text(found)], [_roles_table(found)]
     if consensus is not None:
@@ -78,7 +78,7 @@ def diagnostics_section(
 def tree_agreements(
     found: Diagnostics, consensus: Consensus, *, n_permutations: int = 999, rng: int | np.random.Generator = 0
 ) -> dict[str, TreeAgreement]:
-    """Whether the tree of heads knows their layers, their roles, and those beyond what layers explain."""
+    """How well the tree of heads predicts their layers, their roles, and their roles within layers."""
     layers, roles, leanings = [head.layer for head in found.roles.heads], found.roles.names, found.roles.leanings
     options: dict[str, Any] = {"n_permutations": n_permutations, "rng": rng}
     return {
@@ -95,14 +95,14 @@ def _roles_text(found: Diagnostics) -> str:
     leaning = sum(bool(name) for name in found.roles.leanings) - named
     return (
         f"{named} of {len(found.heads)} heads have a role: at least {found.roles.least:.0%} of their attention "
-        "beyond chance goes to one kind of token, chance being the same attention shuffled among the allowed keys. "
-        f"{leaning} others lean to one: at least 10% beyond chance, and three times what chance gives. "
+        "beyond chance goes to one kind of token. Chance is the same attention shuffled among the allowed keys. "
+        f"{leaning} others lean to a role: at least 10% beyond chance, and three times chance. "
         f"Means over {_inputs(found.n_inputs)}."
     )
 
 
 def _induction_text(found: Diagnostics) -> list[str]:
-    """Which head looks most for what followed the earlier copy, and whether that makes it an induction head."""
+    """Which head attends most to what followed the earlier copy, and whether it is an induction head."""
     scores = found.heads.get("prefix_matching")
     if scores is None or not scores.notna().any():
         return []  # the table of missing columns has the reason
@@ -110,8 +110,8 @@ def _induction_text(found: Diagnostics) -> list[str]:
     copying = f", copying {best['copying']:.2f}" if "copying" in best and np.isfinite(best["copying"]) else ""
     n_clear = int((scores >= found.roles.least).sum())
     return [
-        f"Induction, on random tokens said twice: {best['name']} attends most to what followed the earlier copy "
-        f"({best['prefix_matching']:.2f} of its attention, the middle head {scores.median():.2f}{copying}). "
+        f"Induction, on repeated random tokens: {best['name']} attends most to what followed the earlier copy "
+        f"({best['prefix_matching']:.2f} of its attention, the median head {scores.median():.2f}{copying}). "
         f"{n_clear or 'No'} {'head gives' if n_clear < 2 else 'heads give'} at least {found.roles.least:.0%} of "
         f"{'their' if n_clear > 1 else 'its'} attention to it, as a clear induction head does."
     ]
@@ -133,7 +133,7 @@ def _roles_table(found: Diagnostics) -> Table:
         more = ", …" if len(members) > _N_EXAMPLES else ""
         layers = _range([head.layer for head in members])
         rows.append([role, having[role], leaning[role] - having[role], layers, shown + more])
-    columns = ["role", "heads", "leaning", "layers", "strongest, with their share of attention"]
+    columns = ["role", "heads", "leaning", "layers", "strongest, with share of attention"]
     return Table("Heads by role", columns, rows)
 
 
@@ -171,7 +171,7 @@ def _leaning_words(found: Diagnostics, leaves: Any) -> str:
 
 
 def _folders_table(found: Diagnostics, consensus: Consensus) -> Table:
-    """Folders most of whose heads have one role or lean to it, largest first, none inside another."""
+    """Folders in which most heads have one role or lean to it, largest first, none inside another."""
     folders = describe_folders(consensus, found.roles.heads, found.roles.leanings)
     sizes = folders["n_heads"]
     is_some = (sizes >= _SMALLEST_FOLDER) & (2 * sizes <= len(found.heads))  # not nearly everything
@@ -187,18 +187,18 @@ def _folders_table(found: Diagnostics, consensus: Consensus) -> Table:
         shown = " ".join(names[:_N_NAMES]) + (" …" if len(names) > _N_NAMES else "")
         rows.append([row.words, shown, _finite(row.support)])
     caption = (
-        "Largest folders of the consensus tree in which half of the heads or more have one role, or lean to it"
+        "Largest folders of the consensus tree in which at least half of the heads have one role, or lean to it"
     )
     return Table(caption, ["in words", "heads", "support"], rows)
 
 
 def _agreement_text(name: str, agreement: TreeAgreement) -> str:
     if agreement.reason:
-        return f"Whether the tree's folders predict {name} cannot be asked: {agreement.reason}."
+        return f"Whether the tree's folders predict {name} cannot be tested: {agreement.reason}."
     verdict = "better than chance" if agreement.p_value <= 0.05 else "no better than chance"
     return (
-        f"The tree's folders predict {name} {verdict} (adjusted mutual information {agreement.information:.2f}, of "
-        f"permuted labels at most {agreement.chance:.2f} in 95 %; p = {number_words(agreement.p_value)})."
+        f"The tree's folders predict {name} {verdict} (adjusted mutual information {agreement.information:.2f}; "
+        f"95 % of permuted labels have at most {agreement.chance:.2f}; p = {number_words(agreement.p_value)})."
     )
 
 
@@ -208,16 +208,16 @@ def _agreement_table(agreements: dict[str, TreeAgreement]) -> Table:
         for name, a in agreements.items()
     ]
     columns = ["labels", "adjusted mutual information", "95 % of permutations", "p", "folders", "kinds of label"]
-    return Table("What the folders of the consensus tree predict, on their best level", columns, rows)
+    return Table("What the folders of the consensus tree predict, on the best level", columns, rows)
 
 
 def _overlap_text(table: DataFrame) -> str:
     by_kind = {kind: list(table.loc[table["contained"] == kind, "measure"]) for kind in ("largely", "partly", "no")}
     return (
-        f"The l1 entropy of heads ([OA], eq. 21) largely contains {_listing(by_kind['largely'])}; in part "
-        f"{_listing(by_kind['partly'])}; and says nothing of {_listing(by_kind['no'])}. Largely: the whole 95 % "
-        "interval of Spearman's correlation over heads is beyond 0.7 or -0.7; in part: it leaves out 0. Heads of "
-        "one layer are not independent, so that true intervals are wider."
+        f"The l1 entropy of heads ([OA], eq. 21) largely contains {_listing(by_kind['largely'])}; partly "
+        f"{_listing(by_kind['partly'])}; and not {_listing(by_kind['no'])}. Largely: the whole 95 % interval of "
+        "Spearman's correlation over heads is beyond 0.7 or -0.7; partly: it excludes 0. Heads of one layer are "
+        "not independent, so the true intervals are wider."
     )
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headtree.report.words.folder_words import folder_words
+from headtree.report.words.numbers import number_words
 from headtree.tensor.attention_tensor import HeadId
 
-#: Columns that say where a head is, or that are said in another way.
+#: Columns that locate a head, or that are described in other words.
 _OWN_WORDS = ("layer", "head", "family", "entropy", "entropy_rank", "place_in_tree", "top_count", "bottom_count")
 
-#: A measure marks a folder when its heads are this many standard deviations of all heads from the mean of all,
-#: and spread at most this share of what all heads spread.
+#: A measure characterizes a folder if the folder's mean is at least this many standard deviations of all heads from
+#: the mean of all heads, and the folder's standard deviation is at most this share of theirs.
 _FAR, _NARROW = 0.8, 0.6
 
 #: Measures that are named, at most.
@@ -24,13 +25,13 @@ _N_MEASURES = 2
 
 
 def folder_sentences(table: Any, folders: Sequence[Int[np.ndarray, " head_of_folder"]]) -> list[str]:
-    """Of each folder one or two sentences on its heads.
+    """One or two sentences on the heads of each folder.
 
     Parameters
     ----------
     table : DataFrame
         A row per head of the network, with at least ``layer`` and ``head``; ``role``, ``entropy_rank`` and numeric
-        measures are used if they are there.
+        measures are used if present.
     folders : sequence of integers
         Rows of each folder.
     """
@@ -43,7 +44,7 @@ def folder_sentences(table: Any, folders: Sequence[Int[np.ndarray, " head_of_fol
     return [
         " ".join(
             part
-            for part in (f"{folder_words(own, heads, roles)}.", _entropy(ranks, own), *_standing(measures, own))
+            for part in (f"{folder_words(own, heads, roles)}.", _entropy(ranks, own), *_unusual(measures, own))
             if part
         )
         for own in folders
@@ -65,13 +66,13 @@ def _entropy(ranks: Float[np.ndarray, " head"], heads: Int[np.ndarray, " head_of
         word = "mostly low"
     else:
         word = "mixed" if np.ptp(own) > n / 2 else "middling"
-    place = f"rank {own[0]:.0f}" if len(own) == 1 else f"ranks {own.min():.0f} to {own.max():.0f}"
-    return f"Entropy {word} ({place} of {n})."
+    rank = f"rank {own[0]:.0f}" if len(own) == 1 else f"ranks {own.min():.0f} to {own.max():.0f}"
+    return f"Entropy {word} ({rank} of {n})."
 
 
 @dataclass(frozen=True, eq=False)
 class _Measures:
-    """Measures of all heads with what those of a folder are compared with."""
+    """Measures of all heads, with their means and standard deviations."""
 
     titles: list[str]
     values: Float[np.ndarray, "head measure"]
@@ -97,7 +98,7 @@ def _measures(table: Any) -> _Measures:
     return _Measures(titles, np.reshape(np.transpose(values), shape), np.array(means), np.array(spreads))
 
 
-def _standing(measures: _Measures, heads: Int[np.ndarray, " head_of_folder"]) -> list[str]:
+def _unusual(measures: _Measures, heads: Int[np.ndarray, " head_of_folder"]) -> list[str]:
     """The measures by which the folder differs most from all heads."""
     if len(heads) < 2 or len(heads) == len(measures.values):
         return []
@@ -105,12 +106,12 @@ def _standing(measures: _Measures, heads: Int[np.ndarray, " head_of_folder"]) ->
     with np.errstate(invalid="ignore"):  # infinite values make NaN, which is neither far nor narrow
         mean = own.mean(axis=0)
         away = (mean - measures.mean) / measures.spread
-        stands_out = (np.abs(away) >= _FAR) & (own.std(axis=0) <= _NARROW * measures.spread)
-    found = np.flatnonzero(stands_out)
+        is_unusual = (np.abs(away) >= _FAR) & (own.std(axis=0) <= _NARROW * measures.spread)
+    found = np.flatnonzero(is_unusual)
     most = found[np.argsort(-np.abs(away[found]), kind="stable")][:_N_MEASURES]
     return [
-        f"{measures.titles[i]} {'high' if away[i] > 0 else 'low'} (mean {mean[i]:.3g}; all heads "
-        f"{measures.mean[i]:.3g})."
+        f"{measures.titles[i]} {'high' if away[i] > 0 else 'low'} (mean {number_words(mean[i])}; all heads "
+        f"{number_words(measures.mean[i])})."
         for i in most
     ]
 

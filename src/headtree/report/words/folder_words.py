@@ -16,21 +16,31 @@ from headtree.trees.tree import PartitionTree
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-#: Share of a folder's heads from which their role is the folder's, and from which it is mostly that.
+#: Least share of heads with one role for a folder to have the role, and to have mostly the role.
 _NEARLY_ALL, _HALF = 0.75, 0.5
 
 
 def describe_folders(tree: PartitionTree | Consensus, heads: Sequence[HeadId], roles: Sequence[str]) -> DataFrame:
-    """One row for every folder of a tree of heads that is neither everything nor a single head, parents first.
+    """Describe every folder of a tree of heads in words, one row each, parents first.
+
+    The root and single heads are left out.
 
     Parameters
     ----------
     tree : PartitionTree or Consensus
-        The heads' tree; a consensus brings the support of its folders.
+        The tree of the heads; a consensus includes the support of its folders.
     heads : sequence of HeadId
-        In the order of the leaves.
+        The heads in the order of the leaves.
     roles : sequence of str
-        Name of each head's role, "" for none: ``diagnostics(...).roles.names``.
+        The role of each head, "" for none: ``diagnostics(...).roles.names``.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> heads = [ht.HeadId(layer, head) for layer in (0, 1) for head in (0, 1)]
+    >>> roles = ["previous token", "previous token", "", "first token"]
+    >>> describe_folders(ht.PartitionTree.halving(4), heads, roles)["words"].tolist()
+    ['2 heads, layer 0, previous token', '2 heads, layer 1, mostly first token']
     """
     import pandas as pd
 
@@ -68,22 +78,22 @@ def describe_folders(tree: PartitionTree | Consensus, heads: Sequence[HeadId], r
 
 def folder_words(leaves: Iterable[int], heads: Sequence[HeadId], roles: Sequence[str] | None) -> str:
     """A set of heads in a phrase: how many, in which layers, and, where roles are known, doing what."""
-    places = [int(leaf) for leaf in leaves]
-    number = "1 head" if len(places) == 1 else f"{len(places)} heads"
-    phrase = f"{number}, {_layer_words(sorted({heads[place].layer for place in places}))}"
-    return phrase if roles is None else f"{phrase}, {_role_words(places, roles)}"
+    own = [int(leaf) for leaf in leaves]
+    number = "1 head" if len(own) == 1 else f"{len(own)} heads"
+    phrase = f"{number}, {_layer_words(sorted({heads[leaf].layer for leaf in own}))}"
+    return phrase if roles is None else f"{phrase}, {_role_words([roles[leaf] for leaf in own])}"
 
 
-def _role_words(places: Sequence[int], roles: Sequence[str]) -> str:
-    role, share = _main_role([roles[place] for place in places])
+def _role_words(roles: Sequence[str]) -> str:
+    role, share = _main_role(roles)
     if share >= _NEARLY_ALL:
         return role
     if share >= _HALF:
         return f"mostly {role}"
     if not role:
         return "no role"
-    n_without = sum(not roles[place] for place in places)
-    return "mostly no role" if n_without >= _HALF * len(places) else "mixed roles"
+    n_without = sum(not role for role in roles)
+    return "mostly no role" if n_without >= _HALF * len(roles) else "mixed roles"
 
 
 def _main_role(roles: Sequence[str]) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""What a run found, in a few lines and as plain data."""
+"""The main findings of a run, in a few lines and as plain data."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _existing(run: Run, name: str) -> str | None:
 
 
 def in_words(found: Mapping[str, Any]) -> str:
-    """The lines that a command ends with."""
+    """The lines that a command prints at its end."""
     return _array_words(found) if found["kind"] == "array" else _network_words(found)
 
 
@@ -102,9 +102,9 @@ def _network_words(found: Mapping[str, Any]) -> str:
     if correlation is not None:
         low, high = found["rank_correlation_interval"]
         interval = "" if low is None else f", 95 % interval {low:.2f} to {high:.2f}"
-        alike = "much" if correlation >= 0.7 else "partly" if correlation >= 0.3 else "not"
+        alike = "similar" if correlation >= 0.7 else "partly similar" if correlation >= 0.3 else "not similar"
         lines.append(
-            f"  over inputs         the heads' ranking is {alike} the same: correlation {correlation:.2f}{interval}"
+            f"  across inputs       the heads' rankings are {alike}: correlation {correlation:.2f}{interval}"
         )
     lines += [f"  sparsity            {_gain(found['sparsity_gain'])}", f"  look at             {_where(found)}"]
     return "\n".join(lines)
@@ -148,8 +148,8 @@ def _family_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {'':18}  and {len(families) - _FAMILIES} more")
     supports = [family["support"] for family in families if family["support"] is not None]
     if supports:
-        meaning = "how often both halves of the inputs show just these heads, beyond chance"
-        warning = "" if any(supports) else "; with none, other inputs would give other families"
+        meaning = "how often both halves of the inputs group exactly these heads, beyond chance"
+        warning = "" if any(supports) else "; it is 0 for all, so other inputs would give other families"
         lines.append(f"  {'':18}  (support: {meaning}{warning})")
     return lines
 
@@ -158,14 +158,15 @@ def _gain(gain: float) -> str:
     if not np.isfinite(gain):
         return "nothing to compare: the tensor is zero"
     if abs(gain - 1) < 0.005:
-        return "as many Haar coefficients hold 99 % of the energy organized as in the given order"
+        return "organized and in the original order, equally many Haar coefficients hold 99 % of the energy"
     if gain > 1:
         return (
-            f"organized, {gain:.2f} times fewer Haar coefficients hold 99 % of the energy than in the given order"
+            f"organizing helps: {gain:.2f} times fewer Haar coefficients hold 99 % of the energy than in the "
+            "original order"
         )
     return (
         f"organizing does not help here: {1 / gain:.2f} times more Haar coefficients hold 99 % of the energy than "
-        "in the given order"
+        "in the original order"
     )
 
 

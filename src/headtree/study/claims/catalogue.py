@@ -1,7 +1,7 @@
-"""The claims about one network, each with its statistic and limit: the list that was fixed before any result.
+"""The claims about one network, each with its statistic and limit; the list was fixed before any result.
 
 Statistics are computed per input, over all heads; `Finding.measured` is their mean over inputs. Where the paper
-says "similar" or "the same" the limit is an effect, a half or a fifth, since it prints no numbers.
+says "similar" or "the same" and prints no numbers, the limit is an effect size: a half or a fifth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NetworkTest:
         """Test the claim for a network."""
         if self.needs_scores and any(item.beyond.softmax is None for item in inputs):
             nothing = Estimate(float("nan"), (float("nan"), float("nan")), (len(inputs),))
-            return Finding(self.claim, network, nothing, "needs scores, what enters softmax")
+            return Finding(self.claim, network, nothing, "needs scores, the input of softmax")
         return Finding(self.claim, network, jackknife(self.statistic(inputs), len(inputs)))
 
 
@@ -53,7 +53,7 @@ def _per_input(number: Callable[[Evidence], float]) -> Callable[[Sequence[Eviden
 
 
 def _median_gain(order: str) -> Callable[[Evidence], float]:
-    """Median over heads of the exponent on the found trees less that in another order."""
+    """Median over heads of (exponent on the learned trees − exponent in another order)."""
 
     def gain(item: Evidence) -> float:
         exponent = item.measured.exponent
@@ -107,8 +107,8 @@ def _network_ks(a: Evidence, b: Evidence) -> float:
 
 #: How clustered the heads are.
 _SILHOUETTE = (
-    "best silhouette of the heads in diffusion coordinates beyond that of Gaussian clouds of the same covariance, "
-    "in their standard deviations"
+    "best silhouette of the heads in diffusion coordinates minus the mean of Gaussian clouds of the same "
+    "covariance, in standard deviations of the clouds"
 )
 
 
@@ -130,9 +130,10 @@ TESTS: tuple[NetworkTest, ...] = (
         Claim(
             "regularity-given",
             "fig. 1",
-            "Organizing makes heads more regular than they are in the given order.",
+            "Organizing makes heads more regular than they are in the original order.",
             "no number; “smoothness in the right column in contrast to the left”",
-            "median over heads of the exponent on the found trees less that on the given order, halved",
+            "median over heads of (exponent on the learned trees − exponent on dyadic trees over the original "
+            "order)",
             0.0,
         ),
         _per_input(_median_gain("given")),
@@ -143,7 +144,8 @@ TESTS: tuple[NetworkTest, ...] = (
             "fig. 1",
             "Organizing makes heads more regular than a random order does.",
             "not tested",
-            "median over heads of the exponent on the found trees less that on the same trees with shuffled leaves",
+            "median over heads of (exponent on the learned trees − exponent on the same trees with shuffled "
+            "leaves)",
             0.0,
         ),
         _per_input(_median_gain("shuffled")),
@@ -152,9 +154,10 @@ TESTS: tuple[NetworkTest, ...] = (
         Claim(
             "sparsity-given",
             "2.4, 3.2",
-            "The organized tensor is sparser than in the given order.",
+            "The organized tensor is sparser than in the original order.",
             "no number",
-            "log2 of the number of coefficients for 99 % of the energy, given order over organized",
+            "log2 of the ratio of the numbers of coefficients for 99 % of the energy: original order over "
+            "organized",
             0.0,
         ),
         _per_input(_fewer("given")),
@@ -165,8 +168,8 @@ TESTS: tuple[NetworkTest, ...] = (
             "2.4, 3.2",
             "The organized tensor is sparser than in a random order.",
             "not tested",
-            "log2 of the number of coefficients for 99 % of the energy, the found trees with shuffled leaves over "
-            "organized",
+            "log2 of the ratio of the numbers of coefficients for 99 % of the energy: learned trees with shuffled "
+            "leaves over organized",
             0.0,
         ),
         _per_input(_fewer("shuffled")),
@@ -177,7 +180,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "theorem 1, 2",
             "The residual is smoother than softmax(f).",
             "exponent 2α for α < 1/2",
-            "median over heads of the residual's exponent less that of softmax(f)",
+            "median over heads of (exponent of the residual − exponent of softmax(f))",
             0.0,
         ),
         _per_input(
@@ -191,7 +194,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "fig. 2",
             "Eq. (12), as printed, approximates softmax(f).",
             "no number; “approximation of attention head”",
-            "0.25 less the median over heads of the relative error",
+            "0.25 − median over heads of the relative error",
             0.0,
         ),
         _per_input(lambda item: DESCRIBES - median_of(_of_softmax("error_printed")(item))),
@@ -203,7 +206,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "fig. 2",
             "Eq. (12) with its boundary terms approximates softmax(f).",
             "not in the paper, which leaves the boundary out",
-            "0.25 less the median over heads of the relative error",
+            "0.25 − median over heads of the relative error",
             0.0,
         ),
         _per_input(lambda item: DESCRIBES - median_of(_of_softmax("share_residual")(item))),
@@ -213,10 +216,10 @@ TESTS: tuple[NetworkTest, ...] = (
         Claim(
             "oversquashing",
             "fig. 2",
-            "The decomposition keeps apart what softmax squashes together.",
+            "The decomposition separates entries that softmax squashes together.",
             "no number; softmax “oversquashes”, the approximation “preserves some of the structure”",
-            "median over heads of the share of entries within 1 % of the range from the median of softmax(f) that "
-            "are farther from it in the decomposition",
+            "median over heads of the share, among entries of softmax(f) within 1 % of the range from its median, "
+            "that are farther from the median in the decomposition",
             0.5,
         ),
         _per_input(lambda item: median_of(_of_softmax("kept")(item))),
@@ -252,7 +255,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "corollary 1",
             "Eq. (17) and eq. (18) come closer as the mean vanishes.",
             "in the limit",
-            "rank correlation over heads of their distance with the modulus of the mean",
+            "rank correlation over heads of their distance with |mean|",
             0.0,
         ),
         _per_input(lambda item: rank_correlation(_of_softmax("distance")(item), np.abs(_of_softmax("mean")(item)))),
@@ -276,7 +279,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "fig. 3",
             "The heads are clustered.",
             "no number; of ViT “more clustered and contains some outliers”",
-            f"{_SILHOUETTE}; such a cloud itself exceeds 2 once in forty times",
+            f"{_SILHOUETTE}; a cloud itself exceeds 2 about once in forty",
             2.0,
         ),
         _per_input(lambda item: item.beyond.clusters.excess),
@@ -287,8 +290,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "fig. 4",
             "The distribution of expansion coefficients is similar for all heads.",
             "no number; two heads shown of each network",
-            "0.2 less the mean Kolmogorov-Smirnov distance between two heads' moduli of coefficients over their "
-            "norms",
+            "0.2 − mean Kolmogorov-Smirnov distance between the normalized absolute coefficients of two heads",
             0.0,
         ),
         _per_input(lambda item: SIMILAR - mean_ks_distance(item.beyond.coefficients)),
@@ -319,9 +321,9 @@ TESTS: tuple[NetworkTest, ...] = (
         Claim(
             "sharp-transitions-relative",
             "fig. 5",
-            "High entropy means sharp transitions, whatever the size of a head's entries.",
+            "High entropy means sharp transitions, independent of the size of a head's entries.",
             "not tested",
-            "the same rank correlation, both over the head's norm",
+            "the same rank correlation, both divided by the head's norm",
             0.0,
         ),
         _per_input(lambda item: rank_correlation(item.measured.entropy_relative, item.beyond.variation_relative)),
@@ -332,8 +334,8 @@ TESTS: tuple[NetworkTest, ...] = (
             "table 1",
             "The same heads have the largest entropies on every input.",
             "top 3 of both networks in 6 of 6 batches",
-            "mean over pairs of inputs of the share of the top tenth that is in the top tenth of the other; by "
-            "chance 0.1",
+            "mean over pairs of inputs of the share of the top tenth of one that is in the top tenth of the other; "
+            "0.1 by chance",
             0.5,
         ),
         _pairwise(_overlap(largest=True)),
@@ -344,8 +346,8 @@ TESTS: tuple[NetworkTest, ...] = (
             "table 1",
             "The same heads have the smallest entropies on every input.",
             "bottom 3 of both networks in 6 of 6 batches",
-            "mean over pairs of inputs of the share of the bottom tenth that is in the bottom tenth of the other; "
-            "by chance 0.1",
+            "mean over pairs of inputs of the share of the bottom tenth of one that is in the bottom tenth of the "
+            "other; 0.1 by chance",
             0.5,
         ),
         _pairwise(_overlap(largest=False)),
@@ -356,15 +358,15 @@ TESTS: tuple[NetworkTest, ...] = (
             "fig. 6",
             "The distribution of the network's coefficients is the same for all inputs.",
             "no number; “relatively consistent” over 5 inputs",
-            "0.2 less the mean over pairs of inputs of the Kolmogorov-Smirnov distance of the moduli over their "
-            "norm",
+            "0.2 − mean over pairs of inputs of the Kolmogorov-Smirnov distance between the normalized absolute "
+            "coefficients",
             0.0,
         ),
         _pairwise(lambda a, b: SIMILAR - _network_ks(a, b)),
     ),
 )
 
-#: What the paper says of one network, in place of what it says of the other.
+#: Claims that the paper makes about one network instead of the common one.
 SAID_OF: dict[str, dict[str, NetworkTest]] = {
     "txl": {
         "clusters": NetworkTest(
@@ -373,7 +375,7 @@ SAID_OF: dict[str, dict[str, NetworkTest]] = {
                 "fig. 3",
                 "The heads form a continuum.",
                 "no number; of TXL “some continuous structure”",
-                f"2 less the {_SILHOUETTE}; below 0 they are clustered",
+                f"2 − the {_SILHOUETTE}; below 0 the heads are clustered",
                 0.0,
             ),
             _per_input(lambda item: 2.0 - item.beyond.clusters.excess),

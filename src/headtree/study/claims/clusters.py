@@ -1,4 +1,4 @@
-"""Whether heads form clusters or a continuum: silhouettes beside those of a cloud without clusters."""
+"""Whether heads form clusters or a continuum: silhouettes compared with those of a cloud without clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clustering:
 
     @property
     def excess(self) -> float:
-        """Silhouette beyond its mean by chance, in standard deviations of chance: > 0 says clusters."""
+        """Silhouette minus its mean by chance, in standard deviations of chance; clusters are above 0."""
         deviation = float(self.by_chance.std(ddof=1))
         return (self.silhouette - float(self.by_chance.mean())) / deviation if deviation > 0 else float("nan")
 
@@ -34,9 +34,9 @@ def clustering(distances: Float[np.ndarray, "point point"], *, rng: int = 0) -> 
 
     The points are put into Euclidean space by classical scaling, mapped by diffusion (affinity exp(-distance /
     median), three coordinates) and joined by average linkage; of its cuts into 2 to 12 groups the one of largest
-    mean silhouette is taken, groups of fewer than three points being outliers that do not count. The same is done
-    with Gaussian clouds of the same covariance in the same space, which are one continuum by construction, so that
-    what the map does to structureless points is not taken for structure.
+    mean silhouette is taken; groups of fewer than three points are outliers and do not count. The null distribution
+    comes from Gaussian clouds of the same covariance in the same space, which are one continuum by construction:
+    structure that the map itself creates is not mistaken for structure of the points.
     """
     distances = np.asarray(distances, dtype=np.float64)
     n = len(distances)

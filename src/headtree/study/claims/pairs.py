@@ -18,7 +18,7 @@ PRINTED_ENTROPIES = {"txl": (1200.20, 2473.37, 2476.25, 1902.98, 2188.69), "vit"
 
 @dataclass(frozen=True)
 class PairTest:
-    """A claim about a first network (in the paper TXL) and a second (ViT): the one's number exceeds the other's."""
+    """A claim that a number of the first network (in the paper TXL) exceeds that of the second (ViT)."""
 
     claim: Claim
     number: Callable[[Evidence], float]
@@ -30,7 +30,7 @@ class PairTest:
         network = " and ".join(names)
         if self.needs_scores and any(item.beyond.softmax is None for item in (*first, *second)):
             nothing = Estimate(float("nan"), (float("nan"), float("nan")), (len(first), len(second)))
-            return Finding(self.claim, network, nothing, "needs scores, what enters softmax")
+            return Finding(self.claim, network, nothing, "needs scores, the input of softmax")
         a, b = (mean_of([self.number(item) for item in inputs]) for inputs in (first, second))
         if not self.first_is_larger:
             measured = jackknife(lambda x, y: b(y) - a(x), len(first), len(second))
@@ -62,7 +62,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "table 2",
             "TXL has a larger network entropy than ViT once normalised.",
             "not tested; the paper prints raw values only",
-            "difference of the mean network entropies over the tensors' norms",
+            "difference of the mean network entropies, each divided by the norm of its tensor",
             0.0,
         ),
         lambda item: item.measured.network_entropy_relative,
@@ -73,7 +73,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "appendix B.2",
             "TXL carries more high-frequency content than ViT, normalised.",
             "no number; read off the raw entropies",
-            "difference of the mean shares of energy outside the coarsest 1 % of the functions",
+            "difference of the mean shares of energy outside the coarsest 1 % of functions",
             0.0,
         ),
         lambda item: item.measured.fine_share,
@@ -96,7 +96,7 @@ PAIR_TESTS: tuple[PairTest, ...] = (
             "fig. 2",
             "Softmax squashes more of TXL than of ViT.",
             "no number; for ViT “less pronounced”",
-            "difference of the mean over inputs of the median share of squashed entries of a head",
+            "difference of the means over inputs of the median over heads of the share of squashed entries",
             0.0,
         ),
         lambda item: median_of(item.beyond.softmax.squashed) if item.beyond.softmax is not None else float("nan"),

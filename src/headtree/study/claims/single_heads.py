@@ -28,27 +28,27 @@ _AFTER, _SHUFFLED = (
         "fig. 1",
         f"A head organized by itself, with binary trees, is more regular than {words}.",
         "no number; two heads shown",
-        f"mean over heads, on one input, of the exponent on the head's own trees less that {less}; interval over "
-        "heads",
+        f"mean over heads, on one input, of (exponent on the head's own trees − exponent on {other}); interval "
+        "over heads",
         0.0,
     )
-    for order, words, less in (
-        ("given", "as it is", "on the given order, halved"),
-        ("random", "in a random order", "on the same trees with shuffled leaves"),
+    for order, words, other in (
+        ("given", "in the original order", "dyadic trees over the original order"),
+        ("random", "in a random order", "the same trees with shuffled leaves"),
     )
 )
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixRegularity:
-    """Mixed Hölder exponents and constants of heads as they are, organized one by one, and shuffled."""
+    """Mixed Hölder exponents and constants of heads in the original order, organized one by one, and shuffled."""
 
     heads: tuple[HeadId, ...]
     exponent: dict[str, Float[np.ndarray, " head"]]  #: "given", "organized", "shuffled"
     constant: dict[str, Float[np.ndarray, " head"]]
 
     def findings(self, network: str) -> list[Finding]:
-        """The claims of figure 1; heads, not inputs, are what the interval is over."""
+        """The claims of figure 1; the interval is over heads, not inputs."""
         result = []
         for claim, order in ((_AFTER, "given"), (_SHUFFLED, "shuffled")):
             gain = self.exponent["organized"] - self.exponent[order]
@@ -69,7 +69,7 @@ def missing_entries(att: AttentionTensor, head: int) -> Bool[np.ndarray, "query 
 def matrix_regularity(
     att: AttentionTensor, questionnaire: Questionnaire = SETTINGS, *, rng: int = 0
 ) -> MatrixRegularity:
-    """Organize every head of an input by itself and measure how regular it becomes; nothing is cropped.
+    """Organize every head of an input by itself and measure how regular it becomes, without cropping.
 
     Entries that a mask forbids are missing for the questionnaire; exponents are of the filled matrix.
     """

@@ -11,10 +11,10 @@ Verdict = Literal["agrees", "differs", "cannot be decided"]
 
 #: The rule, as reports print it.
 RULE = (
-    "A claim becomes a statistic and a limit, the same for all networks, such that the claim says: the "
-    "statistic exceeds the limit. The interval is the 95 % interval of the jackknife over inputs (Student's t; for "
-    "means over inputs the usual one). Verdict: agrees if the whole interval is above the limit, differs if the "
-    "whole interval is below it, cannot be decided otherwise, and when there are fewer than three inputs."
+    "Each claim is stated as a statistic that exceeds a limit, the same for all networks. The interval is the 95 % "
+    "jackknife interval over inputs (Student's t; for means over inputs the usual interval). Verdict: agrees if "
+    "the whole interval is above the limit, differs if the whole interval is below it, cannot be decided "
+    "otherwise or with fewer than three inputs."
 )
 
 
