@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -58,11 +57,3 @@ def _reason(columns: Sequence[Column], n_inputs: int) -> str:
     reasons = [column.reason for column in columns if np.isnan(column.values).any()]
     distinct = "; ".join(dict.fromkeys(reasons))
     return distinct if len(reasons) in (0, n_inputs) else f"{distinct} (on {len(reasons)} of {n_inputs} inputs)"
-
-
-def rows_of(columns: dict[str, Any]) -> list[list[Any]]:
-    """Rows of a table of columns, numbers as plain floats."""
-    return [
-        [value.item() if isinstance(value, np.generic) else value for value in row]
-        for row in zip(*columns.values(), strict=True)
-    ]
