@@ -14,7 +14,6 @@ from headtree.geometry.diffusion import diffusion_map
 from headtree.measures.consensus import Consensus
 from headtree.measures.entropy import head_entropy, network_entropy
 from headtree.measures.invariance import softmax_invariance
-from headtree.measures.orders import filled
 from headtree.measures.regularity import holder_exponent
 from headtree.measures.sparsity import sparsity
 from headtree.measures.stability import stability
@@ -29,7 +28,7 @@ _SAMPLED_HEADS = 8
 def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Everything about one input as plain lists and numbers."""
     att = att.load()
-    full = filled(att)
+    full = att.filled()
     whole = replace(att, values=full.values, mask=None)  # filled once for all
     heads = head_entropy(whole, org, top=settings["head_functions"])
     network = network_entropy(whole, org, top=settings["network_functions"])
@@ -49,7 +48,7 @@ def measured(att: AttentionTensor, org: Organization, settings: Mapping[str, Any
         "n_filled": full.n_filled,
     }
     if att.kind == "scores":
-        result["invariance"] = _invariance(att, org)
+        result["invariance"] = _invariance(whole, org)
     return result
 
 
@@ -57,13 +56,7 @@ def _invariance(att: AttentionTensor, org: Organization) -> dict[str, Any]:
     """Softmax invariance of some heads of every part of the network."""
     n = len(att.heads)
     chosen = np.unique(np.linspace(0, n - 1, min(n, _SAMPLED_HEADS)).round().astype(np.int64))
-    some = replace(
-        att,
-        values=att.values[chosen],
-        heads=tuple(att.heads[i] for i in chosen),
-        mask=None if att.mask is None else att.mask[chosen],
-        sinks=None,
-    )
+    some = att.take(chosen)
     flat = PerAxis(org.names, [PartitionTree.flat(len(chosen)), *list(org.trees)[1:]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HeadtreeWarning)  # heads on which exp overflows are counted below

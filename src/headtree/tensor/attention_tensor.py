@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks, _notebook
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.filling import Filled, fill, finite_logarithms
 from headtree.tensor.stored_array import StoredArray
 
 Kind = Literal["scores", "probs"]
@@ -164,6 +165,79 @@ class AttentionTensor:
         mask = None if self.mask is None else np.asarray(self.mask)
         return replace(self, values=torch.from_numpy(np.asarray(self.values)), mask=mask)
 
+    def filled(self) -> Filled:
+        """The values without gaps, as measures need them, and how many entries were filled.
+
+        Missing probabilities become 0. Missing scores take the mean of their row's present entries; a row without
+        any takes the mean of its head, and a head without any is 0. A tensor without a mask returns its own values.
+
+        Examples
+        --------
+        >>> scores = [[[1.0, 9.0], [2.0, 4.0]]]
+        >>> att = AttentionTensor.from_array(scores, mask=[[[False, True], [False, False]]])
+        >>> att.filled().values.tolist(), att.filled().n_filled
+        ([[[1.0, 1.0], [2.0, 4.0]]], 1)
+        """
+        att = self.load()  # measures read all of a tensor on disk
+        if att.mask is None:
+            values = att.values.cpu() if isinstance(att.values, Tensor) else att.values
+            return Filled(_checks.full_tensor(values, "att.values"), 0)
+        values = _checks.real_tensor(att.values, "att.values")
+        return fill(values, att.mask, with_row_means=att.kind == "scores")
+
+    def log_probs(self) -> Float[Tensor, "head query key"]:
+        """Logarithms of probabilities in float64, without gaps and finite.
+
+        They equal the scores that entered softmax up to a constant per row, which softmax ignores. A probability of
+        exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one: softmax of the
+        result is then still the given matrix. Missing entries take the mean of their row, as missing scores do.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[0.0, 1.0], [0.25, 0.75]]], kind="probs")
+        >>> att.log_probs().exp()
+        tensor([[[0.2500, 1.0000],
+                 [0.2500, 0.7500]]], dtype=torch.float64)
+        """
+        if self.kind != "probs":
+            raise InvalidValueError(
+                f"log_probs needs probabilities (kind='probs'), got kind={self.kind!r}; scores already are what "
+                "enters softmax: use filled()"
+            )
+        att = self.load()
+        return finite_logarithms(_checks.real_tensor(att.values, "att.values").double(), att.mask)
+
+    def take(self, heads: Any) -> AttentionTensor:
+        """Some heads of the tensor, in memory; of a tensor on disk only these are read.
+
+        Parameters
+        ----------
+        heads : int, str, HeadId or sequence of them
+            Indices (negative ones count from the end), names such as "L3H5", HeadIds or pairs (layer, head). A pair
+            on its own is two indices: write ``[(3, 5)]`` for one head given by its layer and number.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[1.0]], [[2.0]], [[3.0]], [[4.0]]], heads_per_layer=2)
+        >>> att.take(["L1H0", (0, 1)]).block().tolist()
+        [[[3.0]], [[2.0]]]
+        >>> att.take([0, -1]).heads
+        (HeadId(layer=0, head=0), HeadId(layer=1, head=1))
+        """
+        indices = head_indices(self.heads, heads)
+        mask = _taken_mask(self.mask, indices)
+        is_blind = mask is not None and bool(mask.all())
+        result = replace(
+            self,
+            values=_taken(self.values, indices),
+            heads=tuple(self.heads[i] for i in indices),
+            mask=None if is_blind else mask,
+            sinks=None if self.sinks is None else self.sinks[indices],
+        )
+        if is_blind:  # a whole tensor must not be hidden, but some of its heads may be
+            object.__setattr__(result, "mask", mask)
+        return result
+
     def save(self, path: str | PathLike[str], *, half: bool = False, overwrite: bool = False) -> None:
         """Write the tensor as a Zarr folder that `xarray.open_zarr` reads, whole or not at all.
 
@@ -248,6 +322,52 @@ def head_ids(heads: Any) -> tuple[HeadId, ...]:
             "heads must be pairs (layer, head) of whole numbers, one for each slice, got "
             f"{reprlib.repr(heads)}; write for instance [(0, 0), (0, 1)]"
         ) from None
+
+
+def head_indices(known: Sequence[HeadId], heads: Any) -> list[int]:
+    """Indices of heads given by index, by name or by (layer, head)."""
+    if isinstance(heads, str | HeadId | int | np.integer):
+        heads = [heads]
+    try:
+        given = heads.tolist() if isinstance(heads, Tensor | np.ndarray) else list(heads)
+    except TypeError:
+        raise InvalidTypeError(f"heads must be a sequence of heads, got {heads!r}; pass a list") from None
+    if not given:
+        raise InvalidValueError("heads must name at least one head, got none")
+    names = {str(head): i for i, head in enumerate(known)}
+    return [_head_index(known, names, head) for head in given]
+
+
+def _head_index(known: Sequence[HeadId], names: Mapping[str, int], head: Any) -> int:
+    if isinstance(head, int | np.integer) and not isinstance(head, bool):
+        if -len(known) <= head < len(known):
+            return int(head) % len(known)
+    else:
+        name = "L{}H{}".format(*head) if isinstance(head, tuple | list) and len(head) == 2 else head
+        if isinstance(name, str) and name in names:
+            return names[name]
+    raise InvalidValueError(
+        f"heads must be indices below {len(known)}, names or pairs (layer, head) of the tensor's heads, got "
+        f"{reprlib.repr(head)}; names go from {known[0]} to {known[-1]}"
+    )
+
+
+def _taken(values: Any, indices: Sequence[int]) -> Any:
+    """Slices along the first axis; neighbours are read together."""
+    if isinstance(values, Tensor):
+        return values[list(indices)]
+    breaks = np.flatnonzero(np.diff(indices) != 1) + 1
+    spans = [slice(int(span[0]), int(span[-1]) + 1) for span in np.split(np.asarray(indices), breaks)]
+    return torch.from_numpy(np.concatenate([np.asarray(values[span]) for span in spans]))
+
+
+def _taken_mask(mask: Any, indices: Sequence[int]) -> Bool[Tensor, "head query key"] | None:
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor) and _checks.is_shared(mask, 0):
+        return mask[:1].expand(len(indices), -1, -1)
+    taken: Tensor = _taken(mask, indices)
+    return taken if taken.any() else None
 
 
 def _names(labels: Any, name: str) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.measures.orders import filled
+from headtree.measures.orders import softmax_input
 from headtree.measures.sparsity import CompressionCurve
 from headtree.progress import progress
 from headtree.report.figures import basis_figures as figures_bases
@@ -24,7 +24,6 @@ from headtree.report.figures import matrix_figures as figures_matrix
 from headtree.report.figures import tree_figures as figures_tree
 from headtree.report.figures.style import save
 from headtree.runs.run import Run
-from headtree.tensor.attention_tensor import AttentionTensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,29 +149,15 @@ def _largest_matrix(run: Run, labels: Mapping[str, list[str]]) -> Figure:
 def _paraproduct(run: Run, head: int) -> Figure:
     """Softmax of a head's scores by scales; of a run of probabilities, their logarithms are the scores."""
     att, org = run.attention[0], run.organization[0]
-    scores, missing = _scores(att, head)
-    product = decomposed(scores, org.trees.query, org.trees.key, "softmax")
+    one = att.take(head)
+    product = decomposed(softmax_input(one)[0].numpy(), org.trees.query, org.trees.key, "softmax")
     return figures_matrix.paraproduct_terms(
         product,
         org.order("query"),
         org.order("key"),
-        missing=missing if missing.any() else None,
+        missing=None if one.mask is None else one.mask[0].numpy(),
         name=f"{att.heads[head]}, f = log p" if att.kind == "probs" else str(att.heads[head]),
     )
-
-
-def _scores(
-    att: AttentionTensor, head: int
-) -> tuple[Float[np.ndarray, "query key"], Bool[np.ndarray, "query key"]]:
-    """Scores of one head, with their row's mean where they are missing, and where that is."""
-    values, missing = figures_matrix.head_matrix(att, head)
-    if att.kind == "probs":
-        missing = missing | (values <= 0)
-        values = np.log(np.where(missing, 1.0, values))
-    if missing.all():
-        return np.zeros_like(values), missing
-    one = AttentionTensor.from_array(values[None], mask=missing[None])
-    return filled(one).values[0].numpy(), missing
 
 
 def _curves(run: Run) -> dict[str, CompressionCurve]:
@@ -208,7 +193,7 @@ def _tri_haar(run: Run) -> Figure:
     for att, org in zip(run.attention[:n_inputs], run.organization[:n_inputs], strict=True):
         basis = TensorHaarBasis(tuple(org.trees))
         top = basis.top(min(n_functions, len(basis)))
-        coefficients.append(basis.coefficients_of(filled(att).values, top).double().numpy())
+        coefficients.append(basis.coefficients_of(att.filled().values, top).double().numpy())
         supports.append(basis.support(top))
     shortest = min(map(len, coefficients))
     return figures_bases.tri_haar_coefficients(

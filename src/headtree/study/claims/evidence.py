@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.measures.entropy import head_entropy, network_entropy
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
-from headtree.measures.orders import check_pair, filled
+from headtree.measures.orders import check_pair
 from headtree.measures.regularity import Regularity, regularity
 from headtree.measures.sparsity import Sparsity, sparsity
 from headtree.questionnaire.organization import Organization
@@ -60,15 +60,16 @@ def evidence_of(att: AttentionTensor, org: Organization, *, rng: int = 0) -> Evi
         For random orders and the clusters of structureless heads.
     """
     check_pair(att, org)
-    values = filled(att).values
+    values = att.filled().values
+    whole = replace(att, values=values, mask=None)  # filled once for all
     n_coarse = max(1, int(COARSE_SHARE * values.numel()))
-    sparse = sparsity(att, org, counts=[n_coarse], rng=rng)
-    of_heads, of_network = head_entropy(att, org, HEAD_FUNCTIONS), network_entropy(att, org, NETWORK_FUNCTIONS)
+    sparse = sparsity(whole, org, counts=[n_coarse], rng=rng)
+    of_heads, of_network = head_entropy(whole, org, HEAD_FUNCTIONS), network_entropy(whole, org, NETWORK_FUNCTIONS)
     variation, size = _variation(values, org)
     return Evidence(
         heads=att.heads,
         kind=att.kind,
-        regularity=regularity(att, org, rng=rng),
+        regularity=regularity(whole, org, rng=rng),
         sparsity=sparse,
         fine_share=float(sparse.by_order["organized"].coarsest[0] ** 2),
         entropy=of_heads.raw,
@@ -80,7 +81,7 @@ def evidence_of(att: AttentionTensor, org: Organization, *, rng: int = 0) -> Evi
         variation=variation,
         variation_relative=np.divide(variation, size, out=np.zeros_like(size), where=size > 0),
         clusters=clustering(org.distances[0], rng=rng),
-        softmax=softmax_invariance(att, org) if att.kind == "scores" else None,
+        softmax=softmax_invariance(whole, org) if att.kind == "scores" else None,
     )
 
 
