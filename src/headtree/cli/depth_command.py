@@ -57,6 +57,7 @@ def _model(
     fresh: bool,
     output: Path,
 ) -> None:
+    from headtree._files import write_text
     from headtree.pipeline.model_source import ModelSource
     from headtree.report.words.depth_section import depth_content
     from headtree.section import Section
@@ -67,15 +68,16 @@ def _model(
     )
     content = depth_content(source.begin().job, output / "figures", fresh=fresh)
     section = Section.from_dict(content.section)
-    _write(output / "sections" / "depth.json", section.to_json())
-    _write(output / "layers.csv", content.layers.to_csv(index=False))
-    _write(output / "residual.csv", content.residual.table().to_csv(index=False))
+    write_text(output / "sections" / "depth.json", section.to_json())
+    write_text(output / "layers.csv", content.layers.to_csv(index=False))
+    write_text(output / "residual.csv", content.residual.table().to_csv(index=False))
     if content.paths is not None:
-        _write(output / "paths.csv", content.paths.table().to_csv(index=False))
+        write_text(output / "paths.csv", content.paths.table().to_csv(index=False))
     _say(section, output)
 
 
 def _tasks(seeds: int, output: Path) -> None:
+    from headtree._files import write_text
     from headtree.report.words.depth_section import tasks_content
     from headtree.section import Section
     from headtree.study.collapse.circle import circle_runs
@@ -83,13 +85,8 @@ def _tasks(seeds: int, output: Path) -> None:
 
     measured = [task_paths(name, n_seeds=seeds) for name in TASKS]
     section = Section.from_dict(tasks_content(measured, circle_runs(n_seeds=seeds), output / "figures"))
-    _write(output / "sections" / "depth_tasks.json", section.to_json())
+    write_text(output / "sections" / "depth_tasks.json", section.to_json())
     _say(section, output)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 def _say(section: Section, output: Path) -> None:

@@ -231,8 +231,7 @@ def answering(command: str) -> Iterator[None]:
 
 
 def _code(error: HeadtreeError) -> int:
-    from headtree.runs.folder import OtherSettingsError, SystemRefusedError
-    from headtree.runs.lock import RunInUseError
+    from headtree.runs.folder import OtherSettingsError, RunInUseError, SystemRefusedError
     from headtree.runs.record import NotARunError
 
     if isinstance(error, SystemRefusedError):

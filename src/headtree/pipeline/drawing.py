@@ -11,7 +11,7 @@ def draw(place: Workplace) -> None:
     """Draw every figure aside, then move them into the run one by one."""
     from headtree.report.figures import draw_all
 
-    with place.aside("figures") as folder:
+    with place.aside() as folder:
         draw_all(place.run, folder)
         names = sorted(path.name for path in folder.iterdir())
         place.announce("draw", tuple(f"figures/{name}" for name in names))

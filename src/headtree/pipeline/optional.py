@@ -21,7 +21,7 @@ def measure_depth(place: Workplace, begin: Callable[[], Capture]) -> None:
     ready = begin()
     if not isinstance(ready, ModelCapture):
         raise InvalidValueError("depth is measured by running the model, and this run was made from tensors alone")
-    with place.aside("figures") as folder:
+    with place.aside() as folder:
         content = depth_content(
             replace(ready.job, kind="probs"), folder, seed=place.record.settings["measures"]["seed"]
         )

@@ -18,10 +18,10 @@ from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.report.words.diagnostics_section import diagnostics_content
-from headtree.runs.attention_data import read_attention, write_attention
 from headtree.runs.folder import Workplace
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
 from headtree.section import Section
+from headtree.tensor.store import join_attention, open_tensor, write_attention
 
 
 def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
@@ -29,13 +29,14 @@ def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
     ready = begin()
     n = len(ready.inputs)
     place.save(replace(place.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
+    parts = [place.part(f"attention-{i:05d}.zarr") for i in range(n)]
     samples = []
     with _steps("capturing", n) as step:
-        for i in range(n):
-            part = place.part(f"attention-{i:05d}.zarr")
+        for i, part in enumerate(parts):
             if not part.exists():
                 with place.whole(part) as draft:
-                    write_attention(draft, [ready.tensor(i)], f"{place.identity} {i}")
+                    like = parts[0] if i else None
+                    write_attention(draft, [ready.tensor(i)], f"{place.identity} {i}", like=like)
             picture = ready.sample(i)
             if picture is not None:
                 samples.append(f"samples/input_{i:05d}.png")
@@ -44,8 +45,7 @@ def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
             step(f"input {i + 1} of {n}")
     place.announce("capture", ("attention.zarr", *samples))
     with place.whole(place.path / "attention.zarr") as draft:
-        parts = [read_attention(place.part(f"attention-{i:05d}.zarr"), 0) for i in range(n)]
-        write_attention(draft, parts, place.identity)
+        join_attention(draft, parts, place.identity)
 
 
 def organize_inputs(place: Workplace) -> None:
@@ -59,7 +59,7 @@ def organize_inputs(place: Workplace) -> None:
             if part.exists():
                 organizations.append(read_organization(part, 0))
             else:
-                att = read_attention(place.path / "attention.zarr", i).load()
+                att = open_tensor(place.path / "attention.zarr", i).load()
                 organizations.append(organize(att, settings))
                 if i < n - 1:  # the last is at once written with all others
                     with place.whole(part) as draft:

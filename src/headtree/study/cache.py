@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from headtree._files import write_text
 from headtree._version import __version__
 from headtree.measures.invariance import SoftmaxInvariance
 from headtree.measures.regularity import HolderExponent, Regularity
@@ -61,13 +61,7 @@ def kept(file: Path, made_from: Any, measure: Callable[[], T]) -> T:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # not there yet, or of no use
     result = measure()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".draft")
-    with draft.open("w", encoding="utf-8") as opened:
-        json.dump({"origin": origin, "result": to_json(result)}, opened)
-        opened.flush()
-        os.fsync(opened.fileno())
-    os.replace(draft, file)
+    write_text(file, json.dumps({"origin": origin, "result": to_json(result)}))
     return result
 
 

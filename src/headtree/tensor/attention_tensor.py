@@ -241,26 +241,53 @@ class AttentionTensor:
     def save(self, path: str | PathLike[str], *, half: bool = False, overwrite: bool = False) -> None:
         """Write the tensor as a Zarr folder that `xarray.open_zarr` reads, whole or not at all.
 
+        The format is that of ``attention.zarr`` in a run, with one input. Missing entries are stored as 0, integers
+        as float64, and lone surrogates in labels with backslashes.
+
         Parameters
         ----------
         path : path
-            The folder to make, by custom named ``*.zarr``.
+            The folder to make, usually named ``*.zarr``.
         half : bool
-            Store the values in half precision: half the size, three significant digits of what is between
-            6e-5 and 65504 in modulus, fewer below; values that are all below or reach above are refused.
+            Store the values in half precision: half the size, three significant digits for magnitudes between 6e-5
+            and 65504, fewer below. Values that are all below or exceed that range are refused.
         overwrite : bool
-            Replace a tensor that is there already, unless its folder holds other files as well.
+            Replace a saved tensor at this path, unless its folder contains other files as well.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> AttentionTensor.from_array([[[1.0, 2.0]]]).save(f"{folder}/a.zarr")
+        >>> AttentionTensor.open(f"{folder}/a.zarr")
+        AttentionTensor(1 heads in 1 layers × 1 queries × 2 keys, scores, on disk)
         """
         from headtree.tensor import store
 
         store.save_tensor(self, path, half=half, overwrite=overwrite)
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> AttentionTensor:
-        """A saved tensor: labels at once, values and mask when a block of them is asked for."""
+    def open(cls, path: str | PathLike[str], *, input: int | None = None) -> AttentionTensor:
+        """Open a saved tensor: labels are read at once, values and mask when a block of them is needed.
+
+        Parameters
+        ----------
+        path : path
+            A folder that `save` made, or ``attention.zarr`` in a run.
+        input : int, optional
+            Which input, where the folder holds several.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> AttentionTensor.from_array([[[1.0, 2.0], [3.0, 4.0]]]).save(f"{folder}/a.zarr")
+        >>> AttentionTensor.open(f"{folder}/a.zarr").block(queries=slice(1, 2))
+        tensor([[[3., 4.]]], dtype=torch.float64)
+        """
         from headtree.tensor import store
 
-        return store.open_tensor(path)
+        return store.open_tensor(path, input)
 
     def __repr__(self) -> str:
         n_heads, n_queries, n_keys = self.shape

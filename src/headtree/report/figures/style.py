@@ -14,6 +14,7 @@ from typing import Any, ParamSpec
 import numpy as np
 from jaxtyping import Float, Int
 
+from headtree._files import atomic
 from headtree.errors import InvalidTypeError, InvalidValueError, MissingPackageError
 
 try:
@@ -159,13 +160,8 @@ def save(figure: Figure, folder: str | os.PathLike[str], name: str) -> tuple[Pat
 
 
 def _write(figure: Figure, path: Path, metadata: dict[str, str | None]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with style():
-            figure.savefig(partial, format=path.suffix[1:], dpi=DPI, metadata=metadata)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic(path) as draft, style():
+        figure.savefig(draft, format=path.suffix[1:], dpi=DPI, metadata=metadata)
 
 
 # -- text ------------------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headtree import _checks
+from headtree._files import write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.page.material import page_data
 
@@ -66,16 +65,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
             f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
         )
     text = page_html(run, budget=budget)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".report", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        Path(partial).chmod(0o644)
-        os.replace(partial, target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_text(target, text)
     return target
 
 

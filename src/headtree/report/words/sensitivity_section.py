@@ -29,7 +29,7 @@ def measure_sensitivity(place: Workplace) -> None:
     if len(atts) < 2:
         raise InvalidValueError(f"sensitivity needs a run of two or more inputs, {run.path} has one; use --batches")
     found = sensitivity(atts, settings, rng=run.record.settings["measures"]["seed"])
-    with place.aside("sensitivity") as folder:
+    with place.aside() as folder:
         rows = [_drawn(change) for change in (*found.changes, found.other_input)]
         files = save(draw_sensitivity(rows), folder, "sensitivity")
         (place.path / "figures").mkdir(exist_ok=True)
