@@ -27,7 +27,13 @@ _SHOWN_AT_MOST = 96
 
 
 class HeadId(NamedTuple):
-    """Where a head sits: its layer and its place in the layer, both from 0."""
+    """The layer of a head and its number within the layer, both from 0.
+
+    Examples
+    --------
+    >>> str(HeadId(3, 5)), HeadId(3, 5) == (3, 5)
+    ('L3H5', True)
+    """
 
     layer: int
     head: int
@@ -43,8 +49,8 @@ class AttentionTensor:
     Parameters
     ----------
     values : array or tensor (head, query, key)
-        Real numbers; the heads of all layers in layer order. What a numpy masked array hides is missing, as is
-        what `mask` hides.
+        Real numbers; the heads of all layers in layer order. Entries are missing where `mask` is True or where a
+        numpy masked array hides them.
     heads : sequence of HeadId
         Layer and head of each slice.
     queries, keys : sequence of str
@@ -56,8 +62,14 @@ class AttentionTensor:
     provenance : mapping
         Where the tensor came from.
     sinks : array (head), optional
-        Attention sinks: a logit per head that takes part in softmax and attends to nothing, -inf for heads without
-        one; ``probs = softmax([scores, sink])`` without the last column.
+        Attention sinks: a logit per head that enters softmax but attends to nothing, -inf for heads without one;
+        ``probs = softmax([scores, sink])`` without the last column.
+
+    Examples
+    --------
+    >>> att = AttentionTensor([[[0.5, 1.5]]], heads=[(0, 0)], queries=["a"], keys=["a", "b"])
+    >>> att.shape, att.heads[0]
+    ((1, 1, 2), HeadId(layer=0, head=0))
     """
 
     values: Any
@@ -102,7 +114,7 @@ class AttentionTensor:
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "provenance": dict(self.provenance)}  # a mapping proxy cannot be pickled
         if isinstance(self.values, Tensor) and not self.values.is_leaf:
-            state["values"] = self.values.detach()  # nor can a part of a graph of gradients
+            state["values"] = self.values.detach()  # nor can a tensor within a graph of gradients
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -122,8 +134,16 @@ class AttentionTensor:
     ) -> AttentionTensor:
         """Label any (head, query, key) array.
 
-        Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`; tokens get their
-        positions as names.
+        Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`. Tokens are named by
+        their positions unless `queries` and `keys` name them.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array(np.zeros((4, 2, 2)), heads_per_layer=2, kind="probs")
+        >>> att
+        AttentionTensor(4 heads in 2 layers × 2 queries × 2 keys, probs)
+        >>> att.heads[3], att.keys
+        (HeadId(layer=1, head=1), ('0', '1'))
         """
         values = _checked_values(x, "x")
         if len(values.shape) != 3:
@@ -155,11 +175,25 @@ class AttentionTensor:
     def block(
         self, heads: slice = slice(None), queries: slice = slice(None), keys: slice = slice(None)
     ) -> Float[Tensor, "head query key"]:
-        """Part of the values as a float tensor on the CPU; of a tensor on disk, only that part is read."""
+        """A block of the values as a float tensor on the CPU; of a tensor on disk only the block is read.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array(np.arange(8.0).reshape(2, 2, 2))
+        >>> att.block(heads=slice(1, 2), keys=slice(0, 1)).tolist()
+        [[[4.0], [6.0]]]
+        """
         return _checks.real_tensor(self.values[heads, queries, keys], "values")
 
     def load(self) -> AttentionTensor:
-        """The same tensor with all of it in memory; itself, if it is there already."""
+        """The same tensor with all its values in memory; itself, if they are in memory already.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[1.0]]])
+        >>> att.load() is att
+        True
+        """
         if not isinstance(self.values, StoredArray):
             return self
         mask = None if self.mask is None else np.asarray(self.mask)
@@ -303,10 +337,10 @@ class AttentionTensor:
         step = [slice(None, None, -(-n // _SHOWN_AT_MOST)) for n in self.shape[1:]]
         pictures = []
         for head in map(int, chosen):
-            part = (slice(head, head + 1), *step)
-            values = _checks.real_tensor(self.values[part], "values")[0].numpy().astype(np.float64)
+            shown = (slice(head, head + 1), *step)
+            values = _checks.real_tensor(self.values[shown], "values")[0].numpy().astype(np.float64)
             if self.mask is not None:
-                values = np.where(np.asarray(self.mask[part])[0], np.nan, values)
+                values = np.where(np.asarray(self.mask[shown])[0], np.nan, values)
             pictures.append(_notebook.heatmap(values, str(self.heads[head])))
         return _notebook.panel(repr(self), [f"Queries down, keys across; {len(chosen)} heads"], pictures)
 
@@ -319,13 +353,13 @@ class AttentionTensor:
 
 
 def _checked_values(values: Any, name: str) -> Any:
-    """`values` as they are, or as a tensor if they are no array; of an array, only the dtype is looked at."""
+    """`values` as they are, or as a tensor if they are not an array; only the dtype of an array is checked."""
     if not (hasattr(values, "shape") and hasattr(values, "dtype")):
         return _checks.real_tensor(values, name)
     if not _is_real(values):
         raise InvalidTypeError(
             f"{name} must be a dense array of real numbers, got {type(values).__name__} of {values.dtype}; convert "
-            "it to floats, take its real part or modulus, or make it dense"
+            "it to floats, take its real part or absolute value, or make it dense"
         )
     return values
 
@@ -340,14 +374,14 @@ def _is_real(values: Any) -> bool:
 
 
 def head_ids(heads: Any) -> tuple[HeadId, ...]:
-    """Pairs (layer, head) of whole numbers as they are kept."""
+    """Pairs (layer, head) of integers as HeadIds."""
     try:
         pairs = [(layer, head) for layer, head in heads]
         return tuple(HeadId(operator.index(layer), operator.index(head)) for layer, head in pairs)
     except (TypeError, ValueError):
         raise InvalidTypeError(
-            "heads must be pairs (layer, head) of whole numbers, one for each slice, got "
-            f"{reprlib.repr(heads)}; write for instance [(0, 0), (0, 1)]"
+            "heads must be pairs (layer, head) of integers, one for each slice, got "
+            f"{reprlib.repr(heads)}; for example [(0, 0), (0, 1)]"
         ) from None
 
 
@@ -398,7 +432,7 @@ def _taken_mask(mask: Any, indices: Sequence[int]) -> Bool[Tensor, "head query k
 
 
 def _names(labels: Any, name: str) -> tuple[str, ...]:
-    """Labels as strings, as they are after a round trip to disk."""
+    """Labels as strings, as they come back from disk."""
     try:
         return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
     except TypeError:
@@ -408,7 +442,7 @@ def _names(labels: Any, name: str) -> tuple[str, ...]:
 
 
 def _union(hidden: Any, mask: Any, shape: tuple[int, ...]) -> Any:
-    """What a masked array hides itself and what `mask` hides."""
+    """The entries that a masked array hides and those that `mask` hides."""
     mask = np.asarray(mask) if isinstance(mask, StoredArray) else mask
     given = _checks.missing_entries(mask, "values", shape)
     return hidden if given is None else torch.from_numpy(np.array(hidden)) | given

@@ -155,7 +155,7 @@ def write_attention(
     half : bool
         Store the values in half precision.
     like : Path, optional
-        A dataset whose chunks to use, so that both can be joined later without copying.
+        A dataset whose chunk shape to use, so both can be joined later without copying.
     link : bool
         Share the chunk files of tensors on disk where they are stored as they will be here, instead of copying
         them. Neither dataset may be changed in place afterwards.
