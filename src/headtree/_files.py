@@ -1,16 +1,132 @@
-"""Paths that callers give."""
+"""Files and folders written whole or not at all, and checks of paths that callers pass."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 
+@contextmanager
+def atomic(path: Path, *, drafts: Path | None = None) -> Iterator[Path]:
+    """A path to write a file or folder at, moved to `path` in one step when the block ends without an error.
+
+    Until then, and after an error, whatever is at `path` stays as it is. What was written is on disk before it is
+    moved. A file replaces a file, a folder replaces a folder.
+
+    Parameters
+    ----------
+    path : Path
+        The file or folder to write. Its parent folders are made.
+    drafts : Path, optional
+        Folder on the same disk for unfinished work, which its owner clears. Without it, drafts are hidden files
+        beside `path`, and those that a killed process left are removed the next time `path` is written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic(target) as draft:
+    ...     _ = draft.write_text("all of it")
+    ...     target.exists()
+    False
+    >>> target.read_text()
+    'all of it'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if drafts is None:
+        _sweep(path)
+    else:
+        drafts.mkdir(parents=True, exist_ok=True)
+    draft = _sibling((drafts or path.parent) / path.name, "partial")
+    try:
+        yield draft
+        _flush(draft)
+        _move(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            remove(draft)
+        raise
+
+
+def write_text(path: Path, text: str, *, drafts: Path | None = None) -> None:
+    """Write a text file in UTF-8, whole or not at all."""
+    with atomic(path, drafts=drafts) as draft:
+        draft.write_text(text, encoding="utf-8", newline="\n")
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with everything in it; nothing happens if it does not exist."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sibling(path: Path, role: str) -> Path:
+    """A hidden name beside `path` that tells which process uses it."""
+    return path.with_name(f".{path.name}.{role}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+def _flush(draft: Path) -> None:
+    """Wait until every file is on disk."""
+    for file in [path for path in draft.rglob("*") if path.is_file()] if draft.is_dir() else [draft]:
+        with file.open("rb+") as opened:
+            os.fsync(opened.fileno())
+
+
+def _move(draft: Path, path: Path) -> None:
+    if not (draft.is_dir() and path.is_dir()):
+        os.replace(draft, path)
+        return
+    old = _sibling(draft.with_name(path.name), "old")  # a folder with contents cannot be replaced in one step
+    os.replace(path, old)
+    try:
+        os.replace(draft, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+    with suppress(OSError):
+        remove(old)
+
+
+def _sweep(path: Path) -> None:
+    """Clean up after processes that were killed while they wrote `path`."""
+    for leftover in path.parent.glob(f".{escape(path.name)}.*-*-*"):
+        role, owner, _ = leftover.name[len(path.name) + 2 :].split("-", 2)
+        if role not in ("partial", "old") or not owner.isdigit() or _is_running(int(owner)):
+            continue
+        with suppress(OSError):
+            if role == "old" and not path.exists():
+                os.replace(leftover, path)  # killed between the two moves
+            else:
+                remove(leftover)
+
+
+def _is_running(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # nobody can ask there without touching the process
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+# -- paths that callers pass -------------------------------------------------------------------------------------
+
+
 def checked_path(path: Any) -> Path:
-    """`path` as a Path that the system can be asked about."""
+    """`path` as a Path that the system accepts."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidTypeError(f"path must be a string or a pathlib.Path, got {path!r}")
@@ -31,7 +147,21 @@ def exists(path: Path) -> bool:
 
 
 def unusable(path: Path, how: str, error: OSError) -> InvalidValueError:
-    """What to raise for what the system said."""
+    """The error to raise when the system refuses to read or write `path`."""
     return InvalidValueError(
-        f"path cannot be {how}: {path} ({error.strerror or error}); choose another path, or mend the cause"
+        f"path cannot be {how}: {path} ({error.strerror or error}); choose another path or fix the cause"
     )
+
+
+def older_format(path: Path, found: object, current: str) -> str | None:
+    """A line for the error if `found` names an older format than `current`; None if it does not."""
+    name, _, number = str(found).partition("/")
+    family, _, version = current.partition("/")
+    is_retired = name in _RETIRED
+    if not (is_retired or (name == family and number.isdigit() and int(number) < int(version))):
+        return None
+    return f"{path} was made by an older format ({found}); run again what made it, with --force to replace a run"
+
+
+#: Formats that have another name today.
+_RETIRED = ("headtree.run.attention",)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import headtree as ht
 from headtree.cli.app import app
-from headtree.runs.lock import locked
+from headtree.runs.folder import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.orders import filled
 from headtree.questionnaire.organization import PerAxis
 from tests.golden import golden
 from tests.measures.examples import noise
@@ -99,20 +98,6 @@ def test_missing_entries_are_filled_and_counted(example):
     assert found.n_filled == 5 * mask.sum()
     expected = ht.head_entropy(ht.AttentionTensor.from_array(np.where(mask, 0, att.values)), org)
     np.testing.assert_allclose(found, expected)
-    scores = filled(ht.AttentionTensor.from_array(values, kind="scores", mask=mask)).values.numpy()
-    for head, query in np.ndindex(5, 9):
-        present = att.values[head, query][~mask[query]]
-        np.testing.assert_allclose(scores[head, query][mask[query]], present.mean())
-        np.testing.assert_array_equal(scores[head, query][~mask[query]], present)
-
-
-def test_rows_and_heads_without_entries():
-    values = np.arange(24.0).reshape(2, 3, 4)
-    mask = np.zeros((2, 3, 4), dtype=bool)
-    mask[0, 1] = mask[1] = True
-    full = filled(ht.AttentionTensor.from_array(values, mask=mask)).values
-    np.testing.assert_allclose(full[0, 1], values[0, [0, 2]].mean())
-    np.testing.assert_allclose(full[1], 0)
 
 
 def test_float32_tensors(example):

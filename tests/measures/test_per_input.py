@@ -5,7 +5,6 @@ import pytest
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.measures.orders import filled
 from headtree.measures.per_input import MeasuredInput, measure_input
 from tests.runs.examples import small_run, tensors
 from tests.test_json import same
@@ -34,7 +33,7 @@ def test_it_holds_what_each_measure_says(example):
     for order, fit in fits.items():
         np.testing.assert_array_equal(found.exponent[order], fit.exponent)
         np.testing.assert_array_equal(found.constant[order], fit.constant)
-    alone = ht.holder_exponent(filled(att).values, *list(org.trees)[1:])
+    alone = ht.holder_exponent(att.filled().values, *list(org.trees)[1:])
     np.testing.assert_array_equal(found.exponent["organized"], alone.exponent)
 
 

@@ -8,8 +8,9 @@ from headtree.errors import HeadtreeError
 from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.make import make_array_run, make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.report.figures import FIGURES, draw_all
+from headtree.report.figures import FIGURES, draw_all, draw_run
 from headtree.report.figures.draw_run import array_figures, network_figures
+from headtree.report.page import details
 from tests.measures.examples import families
 from tests.report.figure_checks import assert_readable
 
@@ -63,6 +64,28 @@ def test_every_figure_of_a_run_is_readable(run):
 def test_paraproduct_of_probabilities_says_that_it_is_of_their_logarithm(run):
     title = network_figures(run)["paraproduct"]().get_suptitle()
     assert ("f = log p" in title) == (run.kind == "probs")
+
+
+def test_figure_and_page_decompose_the_same_matrix(tmp_path, monkeypatch):
+    """Also where a probability is exactly 0: a matrix of logarithms has no such entry, so one must be chosen."""
+    atts = tensors("probs")
+    atts[0].values[:, 7, 3] = 0
+    run = make_run(TensorSource(atts), tmp_path / "zeros", draw=False)
+    head = int(np.argsort(run.heads["entropy_rank"].to_numpy(), kind="stable")[run.attention[0].shape[0] // 2])
+    seen = {}
+    for module in (draw_run, details):
+        taken_apart = module.decomposed
+
+        def spying(f, *args, name=module.__name__, original=taken_apart):
+            seen[name] = np.asarray(f).reshape(np.shape(f)[-2:])
+            return original(f, *args)
+
+        monkeypatch.setattr(module, "decomposed", spying)
+    network_figures(run)["paraproduct"]()
+    details.details(run.attention[0], run.organization[0], [head])
+    figure, page = seen.values()
+    np.testing.assert_array_equal(figure, page)
+    assert page[7, 3] == np.log(atts[0].values[head][atts[0].values[head] > 0].min())
 
 
 def test_one_input(tmp_path):

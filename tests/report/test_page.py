@@ -251,9 +251,7 @@ def test_coefficients_terms_and_entropies_are_shown(page, run):
     page.open_table("coefficients-a")
     row = page.tab.locator("#coefficients-a tbody tr").first.locator("td").all_inner_texts()
     basis = ht.TensorHaarBasis(tuple(run.organization[0].trees)[1:])
-    from headtree.measures.orders import filled
-
-    first = abs(float(basis.analyze(filled(run.attention[0]).values)[6, 0, 0]))
+    first = abs(float(basis.analyze(run.attention[0].filled().values)[6, 0, 0]))
     assert int(row[0]) == 18 * 18
     assert float(row[1]) == pytest.approx(first, rel=0.03)  # half a step of 254 over six decades
 

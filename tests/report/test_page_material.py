@@ -10,7 +10,6 @@ import pytest
 import headtree as ht
 from headtree.bases.paraproduct import paraproduct
 from headtree.measures.consensus import Consensus
-from headtree.measures.orders import filled
 from headtree.questionnaire.organization import Organization, PerAxis, Status
 from headtree.report.page.details import details
 from headtree.report.page.material import page_data
@@ -92,7 +91,7 @@ def test_representatives_are_nearest_to_their_folder(run):
 def test_terms_and_coefficients_are_the_definitions(run):
     att, org = run.attention[2], run.organization[2]
     found = details(att, org, [4, 11])
-    values = filled(att).values[[4, 11]].double()
+    values = att.filled().values[[4, 11]].double()
     basis = ht.TensorHaarBasis(tuple(org.trees)[1:])
     coefficients = basis.analyze(values).numpy()
     moduli = np.sort(np.abs(coefficients.reshape(2, -1)), axis=1)

@@ -13,8 +13,7 @@ import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make import Measures, make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.runs.folder import WORK, OtherSettingsError, SystemRefusedError, workplace
-from headtree.runs.lock import RunInUseError, locked
+from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, workplace
 from headtree.runs.record import NotARunError
 from tests.runs.examples import QUICK, small_run, tensors
 
@@ -79,8 +78,11 @@ def test_a_run_of_another_version_is_refused(finished):
     with pytest.raises(OtherSettingsError, match=r"made by headtree 0\.0\.1, and this is"):
         again(finished.path)
     assert ht.open_run(finished.path).n_inputs == 2  # which can be read all the same
-    path.write_text(json.dumps(record | {"format": "headtree.run/0"}))
+    path.write_text(json.dumps(record | {"format": "headtree.run/9"}))
     with pytest.raises(NotARunError, match="another version"):
+        again(finished.path)
+    path.write_text(json.dumps(record | {"format": "headtree.run/1"}))
+    with pytest.raises(NotARunError, match=r"^[^\n]*made by an older format \(headtree\.run/1\); run again[^\n]*$"):
         again(finished.path)
     assert again(finished.path, force=True).is_complete
 
@@ -111,12 +113,12 @@ def test_a_source_that_fails_leaves_no_trace(tmp_path):
 
 def test_a_run_in_use_is_refused_and_a_killed_owner_is_not_waited_for(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom headtree.runs.lock import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom headtree.runs.folder import locked\n"
         f"with locked(Path({str(tmp_path)!r})):\n    print('locked', flush=True)\n    time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(RunInUseError, match=f"number {other.pid}"), workplace(tmp_path, "scores", {}):
+        with pytest.raises(RunInUseError, match=f"process ID {other.pid}"), workplace(tmp_path, "scores", {}):
             pass
         other.kill()
         other.wait()
@@ -128,7 +130,7 @@ def test_a_run_in_use_is_refused_and_a_killed_owner_is_not_waited_for(tmp_path):
     assert not (tmp_path / ".headtree-lock").exists()
 
 
-@pytest.mark.parametrize(("code", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "mend the cause")])
+@pytest.mark.parametrize(("code", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "fix the cause")])
 def test_a_system_that_refuses_to_write(tmp_path, monkeypatch, code, remedy):
     """A full disk in the middle of a step: an error of ours; once there is space, the same command finishes."""
     whole, calls = small_run(tmp_path / "whole", n_inputs=2), 0

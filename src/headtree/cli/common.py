@@ -65,8 +65,7 @@ def cli_errors(
 def _code(error: HeadtreeError) -> int:
     if isinstance(error, ImportError):  # known before the modules below, some of them slow, are imported
         return BAD_INPUT
-    from headtree.runs.folder import OtherSettingsError, SystemRefusedError
-    from headtree.runs.lock import RunInUseError
+    from headtree.runs.folder import OtherSettingsError, RunInUseError, SystemRefusedError
     from headtree.runs.record import NotARunError
 
     if isinstance(error, SystemRefusedError):

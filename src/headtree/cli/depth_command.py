@@ -63,6 +63,7 @@ def _model(
     fresh: bool,
     output: Path,
 ) -> None:
+    from headtree._files import write_text
     from headtree.depth.model_depth import measure_depth
     from headtree.pipeline.model_source import ModelSource
     from headtree.report.figures import draw_depth
@@ -75,15 +76,16 @@ def _model(
     found = measure_depth(source.begin().prepared, fresh=fresh)
     draw_depth(found, output / "figures")
     section = depth_section(found)
-    _write(output / "sections" / "depth.json", section.to_json())
-    _write(output / "layers.csv", found.layer_table().to_csv(index=False))
-    _write(output / "residual.csv", found.residual.table().to_csv(index=False))
+    write_text(output / "sections" / "depth.json", section.to_json())
+    write_text(output / "layers.csv", found.layer_table().to_csv(index=False))
+    write_text(output / "residual.csv", found.residual.table().to_csv(index=False))
     if found.paths is not None:
-        _write(output / "paths.csv", found.paths.table().to_csv(index=False))
+        write_text(output / "paths.csv", found.paths.table().to_csv(index=False))
     _print_section(section, output)
 
 
 def _tasks(seeds: int, output: Path) -> None:
+    from headtree._files import write_text
     from headtree.study.collapse.circle import circle_runs
     from headtree.study.collapse.collapse_section import collapse_section, draw_collapse
     from headtree.study.collapse.path_tasks import TASKS, task_paths
@@ -91,13 +93,8 @@ def _tasks(seeds: int, output: Path) -> None:
     tasks, circle = [task_paths(name, n_seeds=seeds) for name in TASKS], circle_runs(n_seeds=seeds)
     draw_collapse(tasks, circle, output / "figures")
     section = collapse_section(tasks, circle)
-    _write(output / "sections" / "depth_tasks.json", section.to_json())
+    write_text(output / "sections" / "depth_tasks.json", section.to_json())
     _print_section(section, output)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 def _print_section(section: Section, output: Path) -> None:

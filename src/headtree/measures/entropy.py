@@ -14,7 +14,7 @@ from headtree import _checks
 from headtree.bases.energies import norms
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
-from headtree.measures.orders import check_pair, filled
+from headtree.measures.orders import check_pair
 from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
@@ -90,7 +90,7 @@ def network_entropy(
 def _entropy(att: AttentionTensor, basis: TensorHaarBasis, top: int, p: float, ties: Ties) -> Entropy:
     p = _checks.positive(p, "p")
     indices = _coarsest(basis, _checks.at_least_one(top, "top"), ties)
-    full = filled(att)
+    full = att.filled()
     coefficients = basis.coefficients_of(full.values, indices, "att.values").double()
     return Entropy(
         raw=_power_norm(coefficients.abs(), p),

@@ -16,7 +16,7 @@ from headtree.bases.energies import medians
 from headtree.bases.paraproduct import Paraproduct, approximations, decomposed, relative_norm
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning, InvalidValueError
-from headtree.measures.orders import check_pair, filled
+from headtree.measures.orders import check_pair
 from headtree.measures.regularity import exponents_in
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
@@ -95,7 +95,7 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
             f"att must hold what enters softmax (kind='scores'), got kind={att.kind!r}; capture it with "
             "kind='scores'"
         )
-    full = filled(att)
+    full = att.filled()
     _, *trees = org.trees
     found = TensorHaarBasis(tuple(trees))
     given = TensorHaarBasis(tuple(PartitionTree.halving(tree.n_leaves) for tree in trees))

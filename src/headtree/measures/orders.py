@@ -1,55 +1,29 @@
-"""What measures start from: a tensor without gaps, and trees to compare the found ones with."""
+"""What measures start from: what enters softmax, and trees to compare the found ones with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.filling import Filled
 from headtree.trees.tree import PartitionTree
 
 
-@dataclass(frozen=True, eq=False)
-class Filled:
-    """A network tensor with its missing entries filled, and how many there were."""
+def softmax_input(att: AttentionTensor, full: Filled | None = None) -> Float[Tensor, "head query key"]:
+    """What enters softmax, without gaps, in float64: scores, or the logarithms of probabilities.
 
-    values: Float[Tensor, "head query key"]
-    n_filled: int
-
-
-def filled(att: AttentionTensor) -> Filled:
-    """Fill what the mask hides: probs with 0, scores with the mean of the row's present entries.
-
-    A row without any entry takes the mean of its head's present entries, and a head without any is 0.
+    `full` is ``att.filled()``, for callers that have it already.
     """
-    att = att.load()  # of a tensor on disk: measures read all of it
-    if att.mask is None:
-        return Filled(_checks.full_tensor(_on_cpu(att.values), "att.values"), 0)
-    values = _checks.real_tensor(att.values, "att.values")
-    values = values.masked_fill(att.mask, 0)
-    if att.kind == "scores":
-        values = torch.where(att.mask, _row_means(values, att.mask), values)
-    return Filled(_checks.full_tensor(values, "att.values"), int(att.mask.sum()))
-
-
-def _on_cpu(values: Any) -> Any:
-    return values.cpu() if isinstance(values, Tensor) else values
-
-
-def _row_means(
-    values: Float[Tensor, "head query key"], mask: Bool[Tensor, "head query key"]
-) -> Float[Tensor, "head query 1"]:
-    sums, counts = values.sum(dim=2, keepdim=True), (~mask).sum(dim=2, keepdim=True)
-    of_head = sums.sum(dim=1, keepdim=True) / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    return torch.where(counts > 0, sums / counts.clamp(min=1), of_head)
+    if att.kind == "probs":
+        return att.log_probs()
+    return (full or att.filled()).values.double()
 
 
 def check_pair(att: Any, org: Any) -> None:

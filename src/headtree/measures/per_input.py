@@ -13,7 +13,7 @@ from headtree._json import from_json, to_json
 from headtree.errors import HeadtreeWarning
 from headtree.measures.entropy import head_entropy, network_entropy
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
-from headtree.measures.orders import check_pair, filled
+from headtree.measures.orders import check_pair
 from headtree.measures.regularity import regularity
 from headtree.measures.sparsity import Sparsity, curve_counts, sparsity
 from headtree.questionnaire.organization import Organization, PerAxis
@@ -85,7 +85,7 @@ def measure_input(
     """
     check_pair(att, org)
     att = att.load()
-    full = filled(att)
+    full = att.filled()
     whole = replace(att, values=full.values, mask=None)  # filled once for all
     of_heads = head_entropy(whole, org, top=head_functions)
     of_network = network_entropy(whole, org, top=network_functions)
@@ -106,7 +106,7 @@ def measure_input(
         fine_share=fine_share,
         exponent={order: fit.exponent for order, fit in fits.items()},
         constant={order: fit.constant for order, fit in fits.items()},
-        invariance=_sampled_invariance(att, org) if att.kind == "scores" else None,
+        invariance=_sampled_invariance(whole, org) if att.kind == "scores" else None,
         n_filled=full.n_filled,
     )
 
@@ -130,13 +130,7 @@ def _sampled_invariance(att: AttentionTensor, org: Organization) -> SoftmaxInvar
     """Softmax invariance of some heads of every depth of the network."""
     n = len(att.heads)
     chosen = np.unique(np.linspace(0, n - 1, min(n, _SAMPLED_HEADS)).round().astype(np.int64))
-    some = replace(
-        att,
-        values=att.values[chosen],
-        heads=tuple(att.heads[i] for i in chosen),
-        mask=None if att.mask is None else att.mask[chosen],
-        sinks=None,
-    )
+    some = att.take(chosen)
     flat = PerAxis(org.names, [PartitionTree.flat(len(chosen)), *list(org.trees)[1:]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HeadtreeWarning)  # heads on which exp overflows have a distance of nan

@@ -16,7 +16,7 @@ from headtree.bases.energies import energies_by_level
 from headtree.bases.paraproduct import check_trees
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
-from headtree.measures.orders import check_pair, filled, orders
+from headtree.measures.orders import check_pair, orders
 from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.trees.tree import PartitionTree
@@ -232,7 +232,7 @@ class Regularity:
 def regularity(att: AttentionTensor, org: Organization, *, rng: int | np.random.Generator = 0) -> Regularity:
     """Measure [OA]'s claim that organizing makes a head regular: exponents before, after, and by chance."""
     check_pair(att, org)
-    full = filled(att)
+    full = att.filled()
     trees = orders(list(org.trees)[1:], rng)
     fits = exponents_in_each(full.values, [TensorHaarBasis(tuple(pair)) for pair in trees.values()])
     return Regularity(att.heads, dict(zip(trees, fits, strict=True)), full.n_filled)

@@ -16,7 +16,7 @@ from headtree._threads import at_once
 from headtree.bases.energies import LargestFirst, energy_after_coarsest
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
-from headtree.measures.orders import check_pair, filled, orders
+from headtree.measures.orders import check_pair, orders
 from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.tree import PartitionTree
@@ -156,7 +156,7 @@ def sparsity(
 ) -> Sparsity:
     """Measure [OA]'s claim of sparsity: compression curves of the tensor in four orders side by side."""
     check_pair(att, org)
-    full = filled(att)
+    full = att.filled()
     curves = {
         name: compression_curve(full.values, trees, counts) for name, trees in orders(list(org.trees), rng).items()
     }
@@ -178,7 +178,7 @@ def denoising_errors(
     check_pair(att, org)
     noise = _checks.positive(noise, "noise")
     generator = _checks.generator(rng)
-    values = filled(att).values
+    values = att.filled().values
     noisy = values + noise * torch.from_numpy(generator.standard_normal(tuple(values.shape))).to(values.dtype)
     norm = float(_checks.frobenius_norm(values)) or 1.0
     errors = {"noisy": float(_checks.frobenius_norm(noisy - values)) / norm}

@@ -31,12 +31,12 @@ from headtree.questionnaire.organize import organize
 from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
 from headtree.report.words.sensitivity_section import sensitivity_section
-from headtree.runs.attention_data import read_attention, write_attention
+from headtree.runs.containers import LazySequence
 from headtree.runs.folder import Workplace
-from headtree.runs.named import Each
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
 from headtree.runs.run import measured_file
 from headtree.section import Section
+from headtree.tensor.store import join_attention, open_tensor, write_attention
 
 #: Inputs that are organized again with every setting changed.
 _SENSITIVITY_INPUTS = 3
@@ -47,13 +47,14 @@ def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
     ready = begin()
     n = len(ready.inputs)
     place.save(replace(place.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
+    parts = [place.part(f"attention-{i:05d}.zarr") for i in range(n)]
     samples = []
     with _steps("capturing", n) as step:
-        for i in range(n):
-            part = place.part(f"attention-{i:05d}.zarr")
+        for i, part in enumerate(parts):
             if not part.exists():
                 with place.whole(part) as draft:
-                    write_attention(draft, [ready.tensor(i)], f"{place.identity} {i}")
+                    like = parts[0] if i else None
+                    write_attention(draft, [ready.tensor(i)], f"{place.identity} {i}", like=like)
             picture = ready.sample(i)
             if picture is not None:
                 samples.append(f"samples/input_{i:05d}.png")
@@ -62,8 +63,7 @@ def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
             step(f"input {i + 1} of {n}")
     place.announce("capture", ("attention.zarr", *samples))
     with place.whole(place.path / "attention.zarr") as draft:
-        parts = [read_attention(place.part(f"attention-{i:05d}.zarr"), 0) for i in range(n)]
-        write_attention(draft, parts, place.identity)
+        join_attention(draft, parts, place.identity)
 
 
 def organize_inputs(place: Workplace) -> None:
@@ -77,7 +77,7 @@ def organize_inputs(place: Workplace) -> None:
             if part.exists():
                 org = read_organization(part, 0)
             else:
-                org = organize(read_attention(place.path / "attention.zarr", i).load(), settings)
+                org = organize(open_tensor(place.path / "attention.zarr", i).load(), settings)
                 if i < n - 1:  # the last is at once written with all others
                     with place.whole(part) as draft:
                         write_organizations(draft, [org])
@@ -90,7 +90,7 @@ def organize_inputs(place: Workplace) -> None:
 
     agreed = _agreement(affinities, last, place.record.settings["measures"])
     with place.whole(place.path / "organization.zarr") as draft:
-        write_organizations(draft, Each(n, organization), agreed)
+        write_organizations(draft, LazySequence(n, organization), agreed)
 
 
 def _agreement(
@@ -182,7 +182,7 @@ def new_figures(place: Workplace, step: str, *other_files: str) -> Iterator[Path
     *other_files : str
         What else the step writes into the run, announced at the same time.
     """
-    with place.aside("figures") as folder:
+    with place.aside() as folder:
         yield folder
         names = sorted(path.name for path in folder.iterdir())
         place.announce(step, (*other_files, *(f"figures/{name}" for name in names)))

@@ -1,30 +1,32 @@
-"""A run folder while it is being made: what may be written where, and what is swept."""
+"""A run folder while it is being written: who may write in it, and what is cleaned up."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headtree._files import checked_path, exists
+from headtree._files import atomic, checked_path, exists, remove, write_text
 from headtree._version import __version__
 from headtree.errors import InvalidValueError
-from headtree.runs import lock
 from headtree.runs import record as records
 from headtree.runs.record import NotARunError, Record, Step, read_record
 from headtree.runs.run import Run
 
-#: Where unfinished things are; all of it is ours, and gone when the run is done.
+#: Folder for unfinished work, removed when the run is done.
 WORK = ".headtree-work"
 
-#: What a run may hold at the top of its folder, beside tables.
+#: Lock file of the process that writes in the folder.
+LOCK = ".headtree-lock"
+
+#: What a run may have in its folder, apart from tables.
 _OWN = (
     "attention.zarr",
     "array.zarr",
@@ -39,12 +41,16 @@ _OWN_FOLDERS = ("figures", "measured", "sections", "samples")
 
 
 class OtherSettingsError(InvalidValueError):
-    """The run that is there was made with other settings, or by another version."""
+    """The folder has a run with other settings, or by another version."""
+
+
+class RunInUseError(InvalidValueError):
+    """Another process is writing in this run folder."""
 
 
 @dataclass
 class Workplace:
-    """A run folder that this process alone writes in."""
+    """A run folder in which only this process writes."""
 
     path: Path
     record: Record
@@ -60,48 +66,37 @@ class Workplace:
 
     @property
     def identity(self) -> str:
-        """A name for what the settings lead to: the same settings, the same arrays."""
+        """A hash of everything that determines the arrays: equal settings, equal arrays."""
         import hashlib
 
         text = json.dumps([self.record.settings, self.record.headtree], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def part(self, name: str) -> Path:
-        """Where a step keeps a finished part, such as one input of several."""
+        """Path for a finished piece of a step, such as one input of several."""
         folder = self.path / WORK / "parts"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
 
-    @contextmanager
-    def whole(self, target: Path) -> Iterator[Path]:
-        """A path to write a file or folder at; it is moved to `target` in one step when the block is done."""
-        drafts = self.path / WORK / "drafts"
-        drafts.mkdir(parents=True, exist_ok=True)
-        draft = drafts / target.name
-        _remove(draft)
-        yield draft
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():  # of a step that was done again: a folder that is not empty cannot be replaced
-            _remove(drafts / "old")
-            target.rename(drafts / "old")
-        os.replace(draft, target)
-        _remove(drafts / "old")
+    @property
+    def drafts(self) -> Path:
+        """Folder for what is being written."""
+        return self.path / WORK / "drafts"
+
+    def whole(self, target: Path) -> AbstractContextManager[Path]:
+        """A path to write a file or folder at, moved to `target` in one step when the block ends."""
+        return atomic(target, drafts=self.drafts)
 
     @contextmanager
-    def aside(self, name: str) -> Iterator[Path]:
-        """An empty folder for the block, gone after it."""
-        folder = self.path / WORK / "drafts" / name
-        _remove(folder)
-        folder.mkdir(parents=True)
-        yield folder
-        _remove(folder)
+    def aside(self) -> Iterator[Path]:
+        """An empty folder that is removed when the block ends."""
+        self.drafts.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.drafts) as folder:
+            yield Path(folder)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small file of the run, whole or not at all."""
-        with self.whole(self.path / name) as draft, draft.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        """Write a text file of the run, whole or not at all."""
+        write_text(self.path / name, text, drafts=self.drafts)
 
     def save(self, record: Record) -> None:
         """Replace run.json."""
@@ -110,47 +105,47 @@ class Workplace:
 
     @contextmanager
     def step(self, name: str, files: tuple[str, ...]) -> Iterator[None]:
-        """Note in run.json that a step runs, what it is about to write, and that it is done."""
+        """Record in run.json that a step is running, which files it writes, and finally that it is done."""
         start = time.perf_counter()
         self.save(self.record.with_step(name, Step("running", 0.0, files)))
         yield
-        written = self.record.steps[name].files  # which the step may have announced
+        written = self.record.steps[name].files  # the step may have announced others
         self.save(self.record.with_step(name, Step("done", time.perf_counter() - start, written)))
 
     def announce(self, name: str, files: tuple[str, ...]) -> None:
-        """Files a running step turns out to write."""
+        """Record which files a running step will write."""
         self.save(self.record.with_step(name, Step("running", 0.0, files)))
 
     def sweep(self) -> None:
-        """Remove what is unfinished and what finished steps left behind."""
-        _remove(self.path / WORK)
+        """Remove unfinished work and what finished steps no longer need."""
+        remove(self.path / WORK)
 
 
 @contextmanager
 def workplace(path: Any, kind: str, settings: Mapping[str, Any], *, force: bool = False) -> Iterator[Workplace]:
-    """The folder of a run with these settings: new, or the one that was begun with them.
+    """The folder of a run with these settings: a new one, or one that was started with them.
 
     Parameters
     ----------
     path : path
-        The folder. One that holds anything but a run is refused, also with `force`.
+        The folder. One that holds anything but a run is refused, even with `force`.
     kind, settings
         What the run is; they must be JSON.
     force : bool
-        Remove a run of other settings, or of another version, that is there.
+        Replace a run with other settings, or by another version.
     """
     folder = checked_path(path)
     if folder.name in ("", ".."):
         raise InvalidValueError(f"path must end in the name of the folder to make, got {str(path)!r}; add a name")
     made = _make_folders(folder)
     try:
-        with _system_errors(folder), lock.locked(folder):
+        with _system_errors(folder), locked(folder):
             place = _opened(folder, kind, json.loads(json.dumps(settings)), force)
             try:
                 yield place
             except Exception:
                 if place.is_new and not _has_results(place):
-                    _remove_own(folder, place.record)  # nothing was achieved: leave no trace
+                    _remove_own(folder, place.record)  # nothing was computed: leave no trace
                 raise
     finally:
         _remove_if_empty(made)
@@ -158,19 +153,54 @@ def workplace(path: Any, kind: str, settings: Mapping[str, Any], *, force: bool 
 
 @contextmanager
 def reopened(path: Any) -> Iterator[Workplace]:
-    """The folder of a run that is there, with the settings it has."""
+    """The folder of an existing run, with its own settings."""
     folder = checked_path(path)
-    read_record(folder)  # nothing is locked or written in a folder that is no run
-    with _system_errors(folder), lock.locked(folder):
+    read_record(folder)  # nothing is locked or written in a folder that is not a run
+    with _system_errors(folder), locked(folder):
         yield Workplace(folder, read_record(folder), is_new=False)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run folder during the block.
+
+    The system releases the lock when the process ends, however it ends: a lock file left by a killed process locks
+    nothing.
+    """
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunInUseError(
+            f"{folder} is in use by another process{_owner(path)}; wait until it is done, or stop it first"
+        ) from None
+    try:
+        with suppress(OSError):  # Windows lets nobody write to a locked file
+            path.write_text(str(os.getpid()), encoding="ascii")
+        yield
+    finally:
+        with suppress(OSError):  # while it is locked, nobody else can be holding it
+            path.unlink()
+        lock.release()
+
+
+def _owner(path: Path) -> str:
+    try:
+        number = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return f" (process ID {number})" if number.isdigit() else ""
+
+
 def _make_folders(folder: Path) -> list[Path]:
-    """Make the folder; returns what had to be made, innermost first."""
+    """Make the folder; returns the folders that had to be made, innermost first."""
     if exists(folder) and not folder.is_dir():
-        raise NotARunError(f"{folder} is a file, so no run can be written there; choose another folder")
+        raise NotARunError(f"{folder} is a file; a run needs a folder: choose another path")
     if folder.is_dir():
-        # without a lock yet: the folder of something else is left untouched
+        # before locking: a folder of something else stays untouched
         _refuse_strangers(folder)
     made = []
     for parent in (folder, *folder.parents):
@@ -187,8 +217,8 @@ def _make_folders(folder: Path) -> list[Path]:
 
 def _refuse_strangers(folder: Path) -> None:
     names = {item.name for item in folder.iterdir()}
-    if records.NAME not in names and names - {WORK, lock.NAME}:
-        first = sorted(names - {WORK, lock.NAME})[0]
+    if records.NAME not in names and names - {WORK, LOCK}:
+        first = sorted(names - {WORK, LOCK})[0]
         raise NotARunError(
             f"{folder} exists and is not a run: it holds {first!r} and no {records.NAME}; choose another folder"
         )
@@ -206,11 +236,11 @@ def _opened(folder: Path, kind: str, settings: dict[str, Any], force: bool) -> W
             _remove_own(folder, _readable(folder))
         else:
             place = Workplace(folder, record, is_new=False)
-            _remove(folder / WORK / "drafts")
+            remove(place.drafts)
             return place
     created = datetime.now(UTC).isoformat(timespec="seconds")
     place = Workplace(folder, Record(kind, settings, __version__, created, _versions()), is_new=True)
-    _remove(folder / WORK)
+    remove(folder / WORK)
     place.save(place.record)
     return place
 
@@ -259,14 +289,14 @@ def _readable(folder: Path) -> Record | None:
 
 
 def _remove_own(folder: Path, record: Record | None) -> None:
-    """Remove a run and nothing else that stands in its folder; run.json last: until then it is a run."""
+    """Remove a run and nothing else from its folder; run.json last, since until then it is a run."""
     recorded = [name for step in record.steps.values() for name in step.files] if record is not None else []
     for name in [*recorded, *_OWN, WORK]:
         target = folder / name
         if not target.is_symlink() and target.resolve().is_relative_to(folder.resolve()):
-            _remove(target)
+            remove(target)
     _remove_if_empty([folder / name for name in _OWN_FOLDERS])
-    _remove(folder / records.NAME)
+    remove(folder / records.NAME)
 
 
 def _has_results(place: Workplace) -> bool:
@@ -274,13 +304,6 @@ def _has_results(place: Workplace) -> bool:
     return any(step.status == "done" for step in place.record.steps.values()) or (
         parts.is_dir() and any(parts.iterdir())
     )
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _remove_if_empty(folders: list[Path]) -> None:
@@ -291,7 +314,7 @@ def _remove_if_empty(folders: list[Path]) -> None:
 
 @contextmanager
 def _system_errors(folder: Path) -> Iterator[None]:
-    """What the system refuses, in words that say what to do."""
+    """Errors of the system with a remedy."""
     try:
         yield
     except OSError as error:
@@ -301,7 +324,7 @@ def _system_errors(folder: Path) -> Iterator[None]:
 
 
 class SystemRefusedError(InvalidValueError):
-    """The system refused to write: a full disk, missing rights."""
+    """The system refused to write: a full disk, missing permissions."""
 
 
 def _refused(folder: Path, error: OSError) -> SystemRefusedError:
@@ -313,5 +336,5 @@ def _remedy(error: OSError) -> str:
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "free some space, then give the same command again: it goes on where it stopped"
-    return "mend the cause or choose another folder, then give the same command again"
+        return "free some space, then run the same command again: it continues where it stopped"
+    return "fix the cause or choose another folder, then run the same command again"

@@ -22,18 +22,18 @@ FORMAT = "headtree.run.organization/2"
 
 
 def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
-    """The settings as JSON takes them."""
+    """The settings as JSON."""
     if not isinstance(settings.rng, int | np.integer):
         raise InvalidValueError(
-            "rng must be a seed, a whole number, for the organization to be written to a run, got a generator, "
-            "whose draws cannot be repeated"
+            "rng must be a seed to write an organization to a run, got a generator, whose draws cannot be "
+            "repeated; pass an integer"
         )
     values = asdict(settings) | {"rng": int(settings.rng)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def questionnaire_from_dict(values: Mapping[str, Any]) -> Questionnaire:
-    """What `questionnaire_to_dict` gave."""
+    """The settings that `questionnaire_to_dict` wrote."""
     known = {field.name for field in fields(Questionnaire)}
     chosen: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if name in known
@@ -44,7 +44,7 @@ def questionnaire_from_dict(values: Mapping[str, Any]) -> Questionnaire:
 def write_organizations(
     folder: Path, organizations: Sequence[Organization], consensus: Consensus | None = None
 ) -> None:
-    """Write organizations of the same axes; levels a tree does not have are -1, other gaps nan.
+    """Write organizations of the same axes; levels that a tree lacks are -1, other padding is nan.
 
     They are gone through twice, one at a time: a sequence that reads them from disk need not hold them all.
     """

@@ -1,4 +1,4 @@
-"""`run.json`: what a run is, what it was made from, and which of its steps are done."""
+"""`run.json`: what a run is, what it was made from, and which steps are done."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headtree._files import exists
+from headtree._files import exists, older_format
 from headtree.errors import InvalidValueError
 
-FORMAT = "headtree.run/1"
+FORMAT = "headtree.run/2"
 NAME = "run.json"
 
 
 class NotARunError(InvalidValueError):
-    """A folder that is no run, or none that this version of headtree can use."""
+    """A folder that is not a run, or not one that this version of headtree can use."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class Step:
 
     status: str = "waiting"  #: waiting, running or done
     seconds: float = 0.0
-    files: tuple[str, ...] = ()  #: paths in the run folder, also those that a running step is about to write
+    files: tuple[str, ...] = ()  #: paths in the run folder, including those that a running step will write
 
 
 @dataclass(frozen=True)
 class Record:
     """The contents of run.json."""
 
-    kind: str  #: scores, probs, or array for a run of an array that is no attention
+    kind: str  #: scores, probs, or array for a run without attention
     settings: dict[str, Any]
-    headtree: str  #: version that makes the run
+    headtree: str  #: version that made the run
     created: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Record:
     steps: dict[str, Step] = field(default_factory=dict)
 
     def is_done(self, step: str) -> bool:
-        """Whether a step has been finished."""
+        """Whether a step is done."""
         return step in self.steps and self.steps[step].status == "done"
 
     def with_step(self, name: str, step: Step) -> Record:
-        """The record with a step's state replaced."""
+        """The record with the state of one step replaced."""
         return replace(self, steps={**self.steps, name: step})
 
     def to_json(self) -> str:
@@ -83,13 +83,14 @@ def read_record(folder: Path) -> Record:
         found = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotARunError(
-            f"{path} cannot be read as the record of a run ({type(error).__name__}: {error}); make the run again "
-            "with --force"
+            f"{path} cannot be read as the record of a run ({type(error).__name__}: {error}); run again with "
+            "--force"
         ) from error
     if found != FORMAT:
         raise NotARunError(
-            f"{folder} was made by another version of headtree ({content.get('headtree', 'unknown')}, format "
-            f"{found!r}; this one reads {FORMAT!r}); use that version, or make the run again with --force"
+            older_format(folder, found, FORMAT)
+            or f"{folder} was made by another version of headtree ({content.get('headtree', 'unknown')}, format "
+            f"{found!r}; this one reads {FORMAT!r}); use that version, or run again with --force"
         )
     return _from_dict(path, content)
 
@@ -111,5 +112,5 @@ def _from_dict(path: Path, content: dict[str, Any]) -> Record:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotARunError(
-            f"{path} is damaged ({type(error).__name__}: {error}); make the run again with --force"
+            f"{path} is damaged ({type(error).__name__}: {error}); run again with --force"
         ) from error

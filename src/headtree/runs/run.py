@@ -1,4 +1,4 @@
-"""A run on disk, everything in it reached by name."""
+"""A run on disk, with everything in it accessible by name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus
 from headtree.measures.per_input import MeasuredInput
 from headtree.questionnaire.organization import Organization
-from headtree.runs.attention_data import read_attention
-from headtree.runs.named import Each, Named, named_tree
+from headtree.runs.containers import AttrMapping, LazySequence, attr_tree
 from headtree.runs.organization_store import read_consensus, read_organization
 from headtree.runs.record import Record, read_record
 from headtree.section import Section, read_section
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.store import open_tensor
 from headtree.tensor.stored_array import StoredArray
 from headtree.tensor.zarr_dataset import open_group
 
@@ -37,10 +37,26 @@ def measured_file(i: int) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """What `headtree run` and `headtree demo` leave: one network on several inputs, organized and measured.
+    """The result of `headtree run` or `headtree demo`: one network on several inputs, organized and measured.
 
-    Everything is read when it is first asked for. A run of a plain array (`headtree organize`) has `array` in place
-    of `attention`, one organization, and a table for each axis in place of `heads` and `layers`.
+    Everything is read on first use. A run of a plain array (`headtree organize`) has `array` instead of
+    `attention`, one organization, and a table for each axis instead of `heads` and `layers`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import headtree as ht
+    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.sources import TensorSource
+    >>> scores = np.random.default_rng(0).normal(size=(2, 6, 8, 8))
+    >>> tensors = [ht.AttentionTensor.from_array(x, heads_per_layer=3) for x in scores]
+    >>> run = make_run(TensorSource(tensors), f"{tempfile.mkdtemp()}/run", draw=False)
+    >>> run.attention[1].take("L1H0").shape
+    (1, 8, 8)
+    >>> run.organization[0].trees.head.n_leaves == len(run.heads) == 6
+    True
+    >>> run.settings.measures.head_functions
+    400
     """
 
     path: Path
@@ -57,20 +73,20 @@ class Run:
         return self.record.kind
 
     @cached_property
-    def settings(self) -> Named[Any]:
-        """What was asked for: model, inputs, questionnaire, measures."""
-        settings: Named[Any] = named_tree(self.record.settings, "setting")
+    def settings(self) -> AttrMapping[Any]:
+        """The settings of the run: model, inputs, questionnaire, measures."""
+        settings: AttrMapping[Any] = attr_tree(self.record.settings, "setting")
         return settings
 
     @cached_property
-    def info(self) -> Named[Any]:
-        """What else run.json knows: versions, model, inputs with their hashes, state of the steps."""
-        info: Named[Any] = named_tree(json.loads(self.record.to_json()), "information")
+    def info(self) -> AttrMapping[Any]:
+        """Everything in run.json: versions, model, inputs with their hashes, state of the steps."""
+        info: AttrMapping[Any] = attr_tree(json.loads(self.record.to_json()), "information")
         return info
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step that was begun is done."""
+        """Whether every step that was started is done."""
         return bool(self.record.steps) and all(step.status == "done" for step in self.record.steps.values())
 
     @property
@@ -84,14 +100,12 @@ class Run:
         return len(self.record.inputs)
 
     @cached_property
-    def attention(self) -> Each[AttentionTensor]:
-        """The network tensor of each input; its values stay on disk until a block of them is asked for."""
+    def attention(self) -> LazySequence[AttentionTensor]:
+        """The attention tensor of each input; values stay on disk until a block of them is needed."""
         if self.kind == "array":
-            raise InvalidValueError(
-                f"{self.path} is a run of an array that is no attention; its array is run.array"
-            )
+            raise InvalidValueError(f"{self.path} is a run of an array without attention; its array is run.array")
         path = self._file("attention.zarr", "capture")
-        return Each(self.n_inputs, lambda i: read_attention(path, i))
+        return LazySequence(self.n_inputs, lambda i: open_tensor(path, i))
 
     @cached_property
     def array(self) -> StoredArray:
@@ -106,20 +120,22 @@ class Run:
         )
 
     @cached_property
-    def organization(self) -> Each[Organization]:
+    def organization(self) -> LazySequence[Organization]:
         """Trees, affinities and coordinates of each input."""
         path = self._file("organization.zarr", "organize")
-        return Each(self.n_inputs, lambda i: read_organization(path, i))
+        return LazySequence(self.n_inputs, lambda i: read_organization(path, i))
 
     @cached_property
     def consensus(self) -> Consensus:
-        """One tree of heads for all inputs, with the support of its folders (nan if there is one input only)."""
+        """One tree of heads for all inputs, with the support of its folders (nan for a single input)."""
         if self.kind == "array":
-            raise InvalidValueError(f"{self.path} is a run of one array, so that there is no consensus over inputs")
+            raise InvalidValueError(
+                f"{self.path} is a run of one array, which has no consensus; see run.organization"
+            )
         return read_consensus(self._file("organization.zarr", "organize"))
 
     @cached_property
-    def measured(self) -> Each[MeasuredInput]:
+    def measured(self) -> LazySequence[MeasuredInput]:
         """What was measured on each input."""
         if self.kind == "array":
             raise InvalidValueError(f"{self.path} is a run of one array; what was measured is run.measures")
@@ -128,7 +144,7 @@ class Run:
         def read(i: int) -> MeasuredInput:
             return MeasuredInput.from_json(self._file(measured_file(i), "measure").read_text(encoding="utf-8"))
 
-        return Each(self.n_inputs, read)
+        return LazySequence(self.n_inputs, read)
 
     @cached_property
     def heads(self) -> Any:
@@ -141,7 +157,7 @@ class Run:
         return self.tables["layers"]
 
     @cached_property
-    def tables(self) -> Named[Any]:
+    def tables(self) -> AttrMapping[Any]:
         """Every table of the run as a pandas DataFrame."""
         import pandas as pd
 
@@ -150,25 +166,25 @@ class Run:
         else:
             self._file("heads.csv", "diagnose")
         paths = sorted(self.path.glob("*.csv"))
-        return Named({path.stem: pd.read_csv(path) for path in paths}, "table")
+        return AttrMapping({path.stem: pd.read_csv(path) for path in paths}, "table")
 
     @cached_property
-    def measures(self) -> Named[Any]:
+    def measures(self) -> AttrMapping[Any]:
         """Numbers about the whole network."""
         text = self._file("measures.json", "measure").read_text(encoding="utf-8")
-        measures: Named[Any] = named_tree(json.loads(text), "measure")
+        measures: AttrMapping[Any] = attr_tree(json.loads(text), "measure")
         return measures
 
     @cached_property
-    def figures(self) -> Named[Path]:
+    def figures(self) -> AttrMapping[Path]:
         """The figures by name, as SVG where there is one."""
         found = {path.stem: path for pattern in ("*.png", "*.svg") for path in self._glob("figures", pattern)}
-        return Named(dict(sorted(found.items())), "figure")
+        return AttrMapping(dict(sorted(found.items())), "figure")
 
     @cached_property
-    def sections(self) -> Named[Section]:
-        """Optional parts: diagnostics, depth, claims, sensitivity."""
-        return Named({path.stem: read_section(path) for path in self._glob("sections", "*.json")}, "section")
+    def sections(self) -> AttrMapping[Section]:
+        """Optional sections: diagnostics, depth, claims, sensitivity."""
+        return AttrMapping({path.stem: read_section(path) for path in self._glob("sections", "*.json")}, "section")
 
     @cached_property
     def samples(self) -> tuple[Path, ...]:
@@ -183,7 +199,7 @@ class Run:
         if not self.record.is_done(step) or not path.exists():
             raise InvalidValueError(
                 f"{self.path} has no {name} yet: its step {step} is not done; finish the run with the command that "
-                "began it"
+                "started it"
             )
         return path
 
@@ -213,8 +229,22 @@ def open_run(path: str | PathLike[str]) -> Run:
     Parameters
     ----------
     path : path
-        A folder that `headtree run`, `headtree demo` or `headtree organize` made, finished or not; what is not
-        there yet raises when it is asked for.
+        A folder that `headtree run`, `headtree demo` or `headtree organize` made. Of an unfinished run, what is not
+        there yet raises an error when it is used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import headtree as ht
+    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.sources import TensorSource
+    >>> scores = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(6, 8, 8)))
+    >>> folder = make_run(TensorSource([scores]), f"{tempfile.mkdtemp()}/run", draw=False).path
+    >>> run = ht.open_run(folder)
+    >>> run.inputs, run.is_complete
+    (('input 0',), True)
+    >>> list(run.heads.columns[:4])
+    ['name', 'layer', 'head', 'entropy_0']
     """
     folder = checked_path(path)
     return Run(folder, read_record(folder))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headtree._files import write_text
 from headtree._json import from_json, to_json
 from headtree._version import __version__
 from headtree.runs.run import Run
@@ -39,13 +39,7 @@ def kept(file: Path, made_from: Any, kind: type[T], measure: Callable[[], T]) ->
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # not there yet, or of no use
     result = measure()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".draft")
-    with draft.open("w", encoding="utf-8") as opened:
-        json.dump({"origin": origin, "result": to_json(result)}, opened)
-        opened.flush()
-        os.fsync(opened.fileno())
-    os.replace(draft, file)
+    write_text(file, json.dumps({"origin": origin, "result": to_json(result)}))
     return result
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.measures.comparisons import rank_correlation
-from headtree.measures.orders import filled
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize_array
 from headtree.report.figures import (
@@ -32,7 +31,7 @@ from headtree.report.figures import (
 from headtree.runs.run import Run
 from headtree.section import Picture
 from headtree.study.claims.evidence import Evidence
-from headtree.study.claims.single_heads import SETTINGS, MatrixRegularity, missing_entries
+from headtree.study.claims.single_heads import SETTINGS, MatrixRegularity
 from headtree.tensor.attention_tensor import AttentionTensor
 
 if TYPE_CHECKING:
@@ -187,30 +186,34 @@ def _chosen_heads(item: Evidence) -> tuple[int, int, int]:
     return int(falling[len(falling) // 2]), int(falling[0]), int(falling[-1])
 
 
-def _by_itself(att: AttentionTensor, head: int) -> tuple[Float[np.ndarray, "query key"], Organization]:
-    """A head with its missing entries filled, and its own organization, which treats them as missing."""
-    values = filled(att).values[head].double().numpy()
-    return values, organize_array(values, SETTINGS, mask=missing_entries(att, head), names=("query", "key"))
+def _by_itself(one: AttentionTensor) -> tuple[Float[np.ndarray, "query key"], Organization]:
+    """The matrix of a single head with missing entries filled, and its organization with them missing."""
+    values = one.filled().values[0].double().numpy()
+    return values, organize_array(values, SETTINGS, mask=_missing(one), names=("query", "key"))
+
+
+def _missing(one: AttentionTensor) -> Bool[np.ndarray, "query key"] | None:
+    return None if one.mask is None else one.mask[0].numpy()
 
 
 def _organized(att: AttentionTensor, head: int) -> Figure:
-    values, org = _by_itself(att, head)
-    missing = missing_entries(att, head)
+    one = att.take(head)
+    values, org = _by_itself(one)
+    missing = _missing(one)
     return organized_matrix(
         values if missing is None else np.where(missing, np.nan, values),
         org,
-        title=str(att.heads[head]),
+        title=str(one.heads[0]),
         unit=att.kind,
         labels=(att.queries, att.keys),
     )
 
 
 def _paraproduct(att: AttentionTensor, head: int) -> Figure:
-    values, org = _by_itself(att, head)
+    one = att.take(head)
+    values, org = _by_itself(one)
     product = decomposed(values, org.trees[0], org.trees[1], "softmax")
-    return paraproduct_terms(
-        product, org.order(0), org.order(1), missing=missing_entries(att, head), name=str(att.heads[head])
-    )
+    return paraproduct_terms(product, org.order(0), org.order(1), missing=_missing(one), name=str(one.heads[0]))
 
 
 def _tri_haar(run: Run, evidence: Sequence[Evidence]) -> Figure:

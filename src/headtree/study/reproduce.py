@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headtree._files import checked_path
+from headtree._files import checked_path, write_text
 from headtree.errors import InvalidValueError
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
 from headtree.models.bundled.bundle import STAGES, load_bundled
@@ -78,7 +78,7 @@ def reproduce(
     chosen = _apart([_network(name, target, n_inputs, sensitivity, say) for name in _expanded(networks)])
     results = [_result(network, target) for network in chosen]
     text = markdown(results, _pairs(results))
-    (target / "claims.md").write_text(text, encoding="utf-8")
+    write_text(target / "claims.md", text)
     for network, result in zip(chosen, results, strict=True):
         _add_section(network, result)
         redraw(network.run.path, say=_of_run(network.run.path, say))
@@ -102,7 +102,7 @@ def into(document: Path, claims: Path) -> None:
     ]
     body = "\n\n".join(kept)
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    document.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
+    write_text(document, f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
 
 
 # -- runs --------------------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks, _notebook
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.filling import Filled, fill, finite_logarithms
 from headtree.tensor.stored_array import StoredArray
 
 Kind = Literal["scores", "probs"]
@@ -26,7 +27,13 @@ _SHOWN_AT_MOST = 96
 
 
 class HeadId(NamedTuple):
-    """Where a head sits: its layer and its place in the layer, both from 0."""
+    """The layer of a head and its number within the layer, both from 0.
+
+    Examples
+    --------
+    >>> str(HeadId(3, 5)), HeadId(3, 5) == (3, 5)
+    ('L3H5', True)
+    """
 
     layer: int
     head: int
@@ -42,8 +49,8 @@ class AttentionTensor:
     Parameters
     ----------
     values : array or tensor (head, query, key)
-        Real numbers; the heads of all layers in layer order. What a numpy masked array hides is missing, as is
-        what `mask` hides.
+        Real numbers; the heads of all layers in layer order. Entries are missing where `mask` is True or where a
+        numpy masked array hides them.
     heads : sequence of HeadId
         Layer and head of each slice.
     queries, keys : sequence of str
@@ -55,8 +62,14 @@ class AttentionTensor:
     provenance : mapping
         Where the tensor came from.
     sinks : array (head), optional
-        Attention sinks: a logit per head that takes part in softmax and attends to nothing, -inf for heads without
-        one; ``probs = softmax([scores, sink])`` without the last column.
+        Attention sinks: a logit per head that enters softmax but attends to nothing, -inf for heads without one;
+        ``probs = softmax([scores, sink])`` without the last column.
+
+    Examples
+    --------
+    >>> att = AttentionTensor([[[0.5, 1.5]]], heads=[(0, 0)], queries=["a"], keys=["a", "b"])
+    >>> att.shape, att.heads[0]
+    ((1, 1, 2), HeadId(layer=0, head=0))
     """
 
     values: Any
@@ -101,7 +114,7 @@ class AttentionTensor:
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "provenance": dict(self.provenance)}  # a mapping proxy cannot be pickled
         if isinstance(self.values, Tensor) and not self.values.is_leaf:
-            state["values"] = self.values.detach()  # nor can a part of a graph of gradients
+            state["values"] = self.values.detach()  # nor can a tensor within a graph of gradients
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -121,8 +134,16 @@ class AttentionTensor:
     ) -> AttentionTensor:
         """Label any (head, query, key) array.
 
-        Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`; tokens get their
-        positions as names.
+        Without `heads`, heads are numbered in one layer, or in layers of `heads_per_layer`. Tokens are named by
+        their positions unless `queries` and `keys` name them.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array(np.zeros((4, 2, 2)), heads_per_layer=2, kind="probs")
+        >>> att
+        AttentionTensor(4 heads in 2 layers × 2 queries × 2 keys, probs)
+        >>> att.heads[3], att.keys
+        (HeadId(layer=1, head=1), ('0', '1'))
         """
         values = _checked_values(x, "x")
         if len(values.shape) != 3:
@@ -154,39 +175,153 @@ class AttentionTensor:
     def block(
         self, heads: slice = slice(None), queries: slice = slice(None), keys: slice = slice(None)
     ) -> Float[Tensor, "head query key"]:
-        """Part of the values as a float tensor on the CPU; of a tensor on disk, only that part is read."""
+        """A block of the values as a float tensor on the CPU; of a tensor on disk only the block is read.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array(np.arange(8.0).reshape(2, 2, 2))
+        >>> att.block(heads=slice(1, 2), keys=slice(0, 1)).tolist()
+        [[[4.0], [6.0]]]
+        """
         return _checks.real_tensor(self.values[heads, queries, keys], "values")
 
     def load(self) -> AttentionTensor:
-        """The same tensor with all of it in memory; itself, if it is there already."""
+        """The same tensor with all its values in memory; itself, if they are in memory already.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[1.0]]])
+        >>> att.load() is att
+        True
+        """
         if not isinstance(self.values, StoredArray):
             return self
         mask = None if self.mask is None else np.asarray(self.mask)
         return replace(self, values=torch.from_numpy(np.asarray(self.values)), mask=mask)
 
+    def filled(self) -> Filled:
+        """The values without gaps, as measures need them, and how many entries were filled.
+
+        Missing probabilities become 0. Missing scores take the mean of their row's present entries; a row without
+        any takes the mean of its head, and a head without any is 0. A tensor without a mask returns its own values.
+
+        Examples
+        --------
+        >>> scores = [[[1.0, 9.0], [2.0, 4.0]]]
+        >>> att = AttentionTensor.from_array(scores, mask=[[[False, True], [False, False]]])
+        >>> att.filled().values.tolist(), att.filled().n_filled
+        ([[[1.0, 1.0], [2.0, 4.0]]], 1)
+        """
+        att = self.load()  # measures read all of a tensor on disk
+        if att.mask is None:
+            values = att.values.cpu() if isinstance(att.values, Tensor) else att.values
+            return Filled(_checks.full_tensor(values, "att.values"), 0)
+        values = _checks.real_tensor(att.values, "att.values")
+        return fill(values, att.mask, with_row_means=att.kind == "scores")
+
+    def log_probs(self) -> Float[Tensor, "head query key"]:
+        """Logarithms of probabilities in float64, without gaps and finite.
+
+        They equal the scores that entered softmax up to a constant per row, which softmax ignores. A probability of
+        exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one: softmax of the
+        result is then still the given matrix. Missing entries take the mean of their row, as missing scores do.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[0.0, 1.0], [0.25, 0.75]]], kind="probs")
+        >>> att.log_probs().exp()
+        tensor([[[0.2500, 1.0000],
+                 [0.2500, 0.7500]]], dtype=torch.float64)
+        """
+        if self.kind != "probs":
+            raise InvalidValueError(
+                f"log_probs needs probabilities (kind='probs'), got kind={self.kind!r}; scores already are what "
+                "enters softmax: use filled()"
+            )
+        att = self.load()
+        return finite_logarithms(_checks.real_tensor(att.values, "att.values").double(), att.mask)
+
+    def take(self, heads: Any) -> AttentionTensor:
+        """Some heads of the tensor, in memory; of a tensor on disk only these are read.
+
+        Parameters
+        ----------
+        heads : int, str, HeadId or sequence of them
+            Indices (negative ones count from the end), names such as "L3H5", HeadIds or pairs (layer, head). A pair
+            on its own is two indices: write ``[(3, 5)]`` for one head given by its layer and number.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[1.0]], [[2.0]], [[3.0]], [[4.0]]], heads_per_layer=2)
+        >>> att.take(["L1H0", (0, 1)]).block().tolist()
+        [[[3.0]], [[2.0]]]
+        >>> att.take([0, -1]).heads
+        (HeadId(layer=0, head=0), HeadId(layer=1, head=1))
+        """
+        indices = head_indices(self.heads, heads)
+        mask = _taken_mask(self.mask, indices)
+        is_blind = mask is not None and bool(mask.all())
+        result = replace(
+            self,
+            values=_taken(self.values, indices),
+            heads=tuple(self.heads[i] for i in indices),
+            mask=None if is_blind else mask,
+            sinks=None if self.sinks is None else self.sinks[indices],
+        )
+        if is_blind:  # a whole tensor must not be hidden, but some of its heads may be
+            object.__setattr__(result, "mask", mask)
+        return result
+
     def save(self, path: str | PathLike[str], *, half: bool = False, overwrite: bool = False) -> None:
         """Write the tensor as a Zarr folder that `xarray.open_zarr` reads, whole or not at all.
+
+        The format is that of ``attention.zarr`` in a run, with one input. Missing entries are stored as 0, integers
+        as float64, and lone surrogates in labels with backslashes.
 
         Parameters
         ----------
         path : path
-            The folder to make, by custom named ``*.zarr``.
+            The folder to make, usually named ``*.zarr``.
         half : bool
-            Store the values in half precision: half the size, three significant digits of what is between
-            6e-5 and 65504 in modulus, fewer below; values that are all below or reach above are refused.
+            Store the values in half precision: half the size, three significant digits for magnitudes between 6e-5
+            and 65504, fewer below. Values that are all below or exceed that range are refused.
         overwrite : bool
-            Replace a tensor that is there already, unless its folder holds other files as well.
+            Replace a saved tensor at this path, unless its folder contains other files as well.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> AttentionTensor.from_array([[[1.0, 2.0]]]).save(f"{folder}/a.zarr")
+        >>> AttentionTensor.open(f"{folder}/a.zarr")
+        AttentionTensor(1 heads in 1 layers × 1 queries × 2 keys, scores, on disk)
         """
         from headtree.tensor import store
 
         store.save_tensor(self, path, half=half, overwrite=overwrite)
 
     @classmethod
-    def open(cls, path: str | PathLike[str]) -> AttentionTensor:
-        """A saved tensor: labels at once, values and mask when a block of them is asked for."""
+    def open(cls, path: str | PathLike[str], *, input: int | None = None) -> AttentionTensor:
+        """Open a saved tensor: labels are read at once, values and mask when a block of them is needed.
+
+        Parameters
+        ----------
+        path : path
+            A folder that `save` made, or ``attention.zarr`` in a run.
+        input : int, optional
+            Which input, where the folder holds several.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> AttentionTensor.from_array([[[1.0, 2.0], [3.0, 4.0]]]).save(f"{folder}/a.zarr")
+        >>> AttentionTensor.open(f"{folder}/a.zarr").block(queries=slice(1, 2))
+        tensor([[[3., 4.]]], dtype=torch.float64)
+        """
         from headtree.tensor import store
 
-        return store.open_tensor(path)
+        return store.open_tensor(path, input)
 
     def __repr__(self) -> str:
         n_heads, n_queries, n_keys = self.shape
@@ -202,10 +337,10 @@ class AttentionTensor:
         step = [slice(None, None, -(-n // _SHOWN_AT_MOST)) for n in self.shape[1:]]
         pictures = []
         for head in map(int, chosen):
-            part = (slice(head, head + 1), *step)
-            values = _checks.real_tensor(self.values[part], "values")[0].numpy().astype(np.float64)
+            shown = (slice(head, head + 1), *step)
+            values = _checks.real_tensor(self.values[shown], "values")[0].numpy().astype(np.float64)
             if self.mask is not None:
-                values = np.where(np.asarray(self.mask[part])[0], np.nan, values)
+                values = np.where(np.asarray(self.mask[shown])[0], np.nan, values)
             pictures.append(_notebook.heatmap(values, str(self.heads[head])))
         return _notebook.panel(repr(self), [f"Queries down, keys across; {len(chosen)} heads"], pictures)
 
@@ -218,13 +353,13 @@ class AttentionTensor:
 
 
 def _checked_values(values: Any, name: str) -> Any:
-    """`values` as they are, or as a tensor if they are no array; of an array, only the dtype is looked at."""
+    """`values` as they are, or as a tensor if they are not an array; only the dtype of an array is checked."""
     if not (hasattr(values, "shape") and hasattr(values, "dtype")):
         return _checks.real_tensor(values, name)
     if not _is_real(values):
         raise InvalidTypeError(
             f"{name} must be a dense array of real numbers, got {type(values).__name__} of {values.dtype}; convert "
-            "it to floats, take its real part or modulus, or make it dense"
+            "it to floats, take its real part or absolute value, or make it dense"
         )
     return values
 
@@ -239,19 +374,65 @@ def _is_real(values: Any) -> bool:
 
 
 def head_ids(heads: Any) -> tuple[HeadId, ...]:
-    """Pairs (layer, head) of whole numbers as they are kept."""
+    """Pairs (layer, head) of integers as HeadIds."""
     try:
         pairs = [(layer, head) for layer, head in heads]
         return tuple(HeadId(operator.index(layer), operator.index(head)) for layer, head in pairs)
     except (TypeError, ValueError):
         raise InvalidTypeError(
-            "heads must be pairs (layer, head) of whole numbers, one for each slice, got "
-            f"{reprlib.repr(heads)}; write for instance [(0, 0), (0, 1)]"
+            "heads must be pairs (layer, head) of integers, one for each slice, got "
+            f"{reprlib.repr(heads)}; for example [(0, 0), (0, 1)]"
         ) from None
 
 
+def head_indices(known: Sequence[HeadId], heads: Any) -> list[int]:
+    """Indices of heads given by index, by name or by (layer, head)."""
+    if isinstance(heads, str | HeadId | int | np.integer):
+        heads = [heads]
+    try:
+        given = heads.tolist() if isinstance(heads, Tensor | np.ndarray) else list(heads)
+    except TypeError:
+        raise InvalidTypeError(f"heads must be a sequence of heads, got {heads!r}; pass a list") from None
+    if not given:
+        raise InvalidValueError("heads must name at least one head, got none")
+    names = {str(head): i for i, head in enumerate(known)}
+    return [_head_index(known, names, head) for head in given]
+
+
+def _head_index(known: Sequence[HeadId], names: Mapping[str, int], head: Any) -> int:
+    if isinstance(head, int | np.integer) and not isinstance(head, bool):
+        if -len(known) <= head < len(known):
+            return int(head) % len(known)
+    else:
+        name = "L{}H{}".format(*head) if isinstance(head, tuple | list) and len(head) == 2 else head
+        if isinstance(name, str) and name in names:
+            return names[name]
+    raise InvalidValueError(
+        f"heads must be indices below {len(known)}, names or pairs (layer, head) of the tensor's heads, got "
+        f"{reprlib.repr(head)}; names go from {known[0]} to {known[-1]}"
+    )
+
+
+def _taken(values: Any, indices: Sequence[int]) -> Any:
+    """Slices along the first axis; neighbours are read together."""
+    if isinstance(values, Tensor):
+        return values[list(indices)]
+    breaks = np.flatnonzero(np.diff(indices) != 1) + 1
+    spans = [slice(int(span[0]), int(span[-1]) + 1) for span in np.split(np.asarray(indices), breaks)]
+    return torch.from_numpy(np.concatenate([np.asarray(values[span]) for span in spans]))
+
+
+def _taken_mask(mask: Any, indices: Sequence[int]) -> Bool[Tensor, "head query key"] | None:
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor) and _checks.is_shared(mask, 0):
+        return mask[:1].expand(len(indices), -1, -1)
+    taken: Tensor = _taken(mask, indices)
+    return taken if taken.any() else None
+
+
 def _names(labels: Any, name: str) -> tuple[str, ...]:
-    """Labels as strings, as they are after a round trip to disk."""
+    """Labels as strings, as they come back from disk."""
     try:
         return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
     except TypeError:
@@ -261,7 +442,7 @@ def _names(labels: Any, name: str) -> tuple[str, ...]:
 
 
 def _union(hidden: Any, mask: Any, shape: tuple[int, ...]) -> Any:
-    """What a masked array hides itself and what `mask` hides."""
+    """The entries that a masked array hides and those that `mask` hides."""
     mask = np.asarray(mask) if isinstance(mask, StoredArray) else mask
     given = _checks.missing_entries(mask, "values", shape)
     return hidden if given is None else torch.from_numpy(np.array(hidden)) | given

@@ -1,4 +1,4 @@
-"""Tensors and arrays that others made: .npy, .npz, .safetensors, .pt, .mat, .csv and Zarr, never pickle."""
+"""Read tensors and arrays of other programs: .npy, .npz, .safetensors, .pt, .mat, .csv and Zarr, never pickle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headtree.tensor.attention_tensor import AttentionTensor, Kind
 _AXES = "hqk"
 _COUNTS = {2: "two", 3: "three"}
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-#: Cells of a table that say that an entry is missing.
+#: Cells of a table that mark a missing entry.
 _EMPTY = ("", "nan", "NaN", "NA", "N/A", "null")
 
 T = TypeVar("T")
@@ -39,20 +39,27 @@ def load_tensor(
     Parameters
     ----------
     path : path
-        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder AttentionTensor.save wrote,
-        which takes none of the other arguments.
+        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder that AttentionTensor.save
+        wrote, which takes none of the other arguments.
     axes : str
-        What the axes of the array in the file are, in order: h for heads, q for queries, k for keys, l for layers
-        (then l and h together give the heads). Axes of length one may be called 1: ``"qkh"``, ``"lhqk"``,
-        ``"1hqk"``.
+        The axes of the array in the file, in order: h for heads, q for queries, k for keys, l for layers (l and h
+        together give the heads). Axes of length one are called 1: ``"qkh"``, ``"lhqk"``, ``"1hqk"``.
     name : str, optional
-        Which array, where the file holds several.
+        Which array, if the file holds several.
     kind : {"scores", "probs"}
-        What the numbers are.
+        Whether the numbers are scores or probabilities.
     heads_per_layer : int, optional
-        How many heads make a layer, where the file has no axis of layers.
+        Number of heads in a layer, if the file has no axis of layers.
     mask : array of bool, optional
         True where an entry is missing; in the order (head, query, key).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/scores.npy"
+    >>> np.save(path, np.zeros((2, 3, 5, 5)))
+    >>> load_tensor(path, "lhqk")
+    AttentionTensor(6 heads in 2 layers × 5 queries × 5 keys, scores)
     """
     source = checked_path(path)
     if not isinstance(axes, str):
@@ -71,23 +78,32 @@ def load_tensor(
 
 @dataclass(frozen=True, eq=False)
 class LoadedArray:
-    """An array from a file, with what the file says of its slices."""
+    """An array from a file, with the labels that the file has."""
 
     values: Any  #: numpy array or tensor
-    labels: tuple[tuple[str, ...] | None, ...]  #: names of the slices of each axis, where the file has them
-    axes: tuple[str, ...] | None = None  #: names of the axes, where the file has them
+    labels: tuple[tuple[str, ...] | None, ...]  #: names of the slices of each axis, if the file has them
+    axes: tuple[str, ...] | None = None  #: names of the axes, if the file has them
 
 
 def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> LoadedArray:
-    """Read any array of two or more axes that another program wrote.
+    r"""Read any array of two or more axes that another program wrote.
 
     Parameters
     ----------
     path : path
-        A file that `load_tensor` reads, a .csv or .tsv table, whose first row and column may be names, or a folder
-        in Zarr's format.
+        A file that `load_tensor` reads, a .csv or .tsv table, whose first row and column may be names, or a Zarr
+        folder.
     name : str, optional
-        Which array, where there are several.
+        Which array, if there are several.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/table.csv"
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("gene,day 1,day 2\nA,1,2\nB,,4\n")
+    >>> load_array(path).labels
+    (('A', 'B'), ('day 1', 'day 2'))
     """
     source = checked_path(path)
     if not exists(source):
@@ -120,12 +136,12 @@ def _read_guarded(reader: Callable[[Path], T], source: Path) -> T:
             raise unusable(source, "read", error) from error
         raise InvalidValueError(
             f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {error}; files with "
-            "pickled objects are refused on purpose, a damaged file must be written again"
+            "pickled objects are refused on purpose, and a damaged file must be written again"
         ) from error
 
 
 def _read_csv(path: Path) -> LoadedArray:
-    """A table of numbers; what is empty is nan. A first row or column that holds words names columns or rows."""
+    """A table of numbers; empty cells are nan. A first row or column of words names the columns or rows."""
     import pandas as pd
 
     table = pd.read_csv(path, sep=_SEPARATORS[path.suffix.lower()], header=None, dtype=str, keep_default_na=False)
@@ -182,7 +198,7 @@ def _check_nothing_else(source: Path, axes: Any, name: Any, kind: Any, heads_per
     names = [argument for argument, given in is_given.items() if given]
     if names:
         raise InvalidTypeError(
-            f"{', '.join(names)} must not be given for a folder that AttentionTensor.save wrote, which knows its "
+            f"{', '.join(names)} must not be given for a folder that AttentionTensor.save wrote, which has its "
             f"own, got {source}; leave out {'it' if len(names) == 1 else 'them'}"
         )
 
@@ -257,7 +273,7 @@ def _chosen(
 
 
 def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:
-    """The array as (head, query, key), and the number of heads of a layer if it has an axis of layers."""
+    """The array as (head, query, key), and the number of heads per layer if it has an axis of layers."""
     letters = axes.replace("1", "")
     if sorted(letters) not in (sorted(_AXES), sorted("l" + _AXES)):
         raise InvalidValueError(f"axes must name h, q and k once each, and may name l and 1, got {axes!r}")

@@ -1,4 +1,4 @@
-"""Arrays with planted trees: what the questionnaire should find, known in advance."""
+"""Arrays with planted trees, which the questionnaire should find."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def planted_array(
     noise: float = 0.1,
     rng: int | np.random.Generator = 0,
 ) -> PlantedArray:
-    """Draw an array that is constant on products of folders, level by level, plus noise, and shuffle its slices.
+    """Draw an array that is constant on products of folders on each level, add noise, and shuffle its slices.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def planted_array(
     decay : float
         Size of each level's differences relative to the level above.
     noise : float
-        Standard deviation of independent noise, beside 1 for the first level.
+        Standard deviation of independent noise; the differences of the first level have 1.
     rng : int or numpy Generator
         Source of randomness.
     """

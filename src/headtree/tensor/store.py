@@ -1,4 +1,8 @@
-"""Tensors on disk: labelled Zarr, written whole or not at all."""
+"""Attention tensors on disk: one Zarr format for a saved tensor and for all inputs of a run.
+
+A dataset has an axis of inputs. A saved tensor is a dataset with one input. The inputs of a run are padded to the
+longest, and the padding is masked.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +12,77 @@ import os
 import re
 import shutil
 import uuid
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headtree._files import checked_path, exists, unusable
+from headtree._files import atomic, checked_path, exists, older_format, unusable
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.stored_array import StoredArray
+from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put, texts
 
-_FORMAT = "headtree.attention/1"
-_AXES = ("head", "query", "key")
+FORMAT = "headtree.attention/3"
+_AXES = ("input", "head", "query", "key")
 
-#: The files of a saved tensor, as paths in its folder.
-_OURS = re.compile(r"zarr\.json|(attention|mask|head|layer|place|query|key|sink)/(zarr\.json|c(/\d+)+)")
+#: The files of a saved tensor, as paths in its folder; query and key are those of an older format.
+_OURS = re.compile(
+    r"zarr\.json|(attention|mask|head|layer|place|query|key|query_token|key_token|n_query|n_key|is_masked|sink)/"
+    r"(zarr\.json|c(/\d+)+)"
+)
 
 #: Bytes of one chunk: small enough that a single head is cheap to read, large enough that there are few files.
 _CHUNK_BYTES = 4 << 20
 
+#: A tensor is written in another tensor's chunks unless that takes this many times as many files as its own.
+_MOST_FILES = 16
+
+
+# -- tensors that users save and open ----------------------------------------------------------------------------
+
 
 def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: bool, overwrite: bool) -> None:
-    """Write `att` beside `path` under another name, then move it there in one step."""
+    """Write `att` as a dataset with one input."""
     target = checked_path(path)
     if target.name in ("", ".."):
         raise InvalidValueError(f"path must end in the name of the folder to make, got {str(path)!r}; add a name")
-    _check_labels(att)
     try:
         _check_target(target, overwrite)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
-        partial = _sibling(target, "partial")
-        try:
-            _write(att, partial, half)
-            _move_into_place(partial, target)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+        with atomic(target) as draft:
+            write_attention(draft, [att], uuid.uuid4().hex, half=half)
     except OSError as error:
         raise unusable(target, "written", error) from error
+
+
+def open_tensor(path: str | os.PathLike[str], input: int | None = None) -> AttentionTensor:
+    """Read the labels of one input; its values and mask stay on disk."""
+    target = checked_path(path)
+    if not exists(target):
+        raise InvalidValueError(f"path must name a saved tensor, but {target} does not exist; check the spelling")
+    remedy = "open it with xarray and pass its array to AttentionTensor.from_array"
+    group = open_group(target, FORMAT, "a tensor that headtree saved", remedy)
+    try:
+        return _read(target, group, _checked_input(target, int(group["n_query"].shape[0]), input))
+    except (KeyError, OSError) as error:
+        raise InvalidValueError(f"{target} cannot be read: it lacks {error}; save it again") from error
+
+
+def _checked_input(target: Path, n_inputs: int, number: int | None) -> int:
+    if number is None and n_inputs > 1:
+        raise InvalidValueError(
+            f"{target} holds {n_inputs} inputs; choose one with AttentionTensor.open(path, input=0), up to "
+            f"{n_inputs - 1}"
+        )
+    if number is None:
+        return 0
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise InvalidTypeError(f"input must be an integer, got {number!r}")
+    if not -n_inputs <= number < n_inputs:
+        raise InvalidValueError(f"input must be below {n_inputs}, the number of inputs in {target}, got {number}")
+    return int(number) % n_inputs
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
@@ -59,145 +92,255 @@ def _check_target(target: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise InvalidValueError(f"{target} exists already; choose another name or pass overwrite=True")
-    if not _is_ours(target):
+    if not _is_saved_tensor(target):
         raise InvalidValueError(
             f"{target} is not a tensor that headtree saved, so it is not overwritten; remove it first"
         )
     foreign = _foreign_file(target)
     if foreign is not None:
         raise InvalidValueError(
-            f"{target} holds a file that is not part of the tensor, {foreign}, so it is not overwritten; move the "
+            f"{target} has a file that is not part of the tensor, {foreign}, so it is not overwritten; move that "
             "file elsewhere or choose another name"
         )
 
 
-def open_tensor(path: str | os.PathLike[str]) -> AttentionTensor:
-    """Read the labels of a saved tensor; its values and mask stay on disk."""
-    import zarr
-
-    target = checked_path(path)
-    if not exists(target):
-        raise InvalidValueError(f"path must name a saved tensor, but {target} does not exist")
+def _is_saved_tensor(target: Path) -> bool:
+    """Whether a folder is empty or holds a dataset with one input, of this format or an older one."""
+    if not any(target.iterdir()):
+        return True
     try:
-        group = zarr.open_group(target, mode="r")
-        if group.attrs.get("format") != _FORMAT:
+        attributes = json.loads((target / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        found = attributes["format"]
+        inputs = json.loads(attributes["provenance"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if found == FORMAT:
+        return len(inputs) == 1
+    return older_format(target, found, FORMAT) is not None and not isinstance(inputs, list)  # a list is a run's
+
+
+def _foreign_file(target: Path) -> Path | None:
+    """The first file or link in the folder of a saved tensor that saving did not make."""
+    for folder, folders, files in os.walk(target):
+        inside = Path(folder).relative_to(target)
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            if not _OURS.fullmatch((inside / name).as_posix()):
+                return inside / name
+    return None
+
+
+# -- the format --------------------------------------------------------------------------------------------------
+
+
+def write_attention(
+    folder: Path,
+    tensors: Sequence[AttentionTensor],
+    identity: str,
+    *,
+    half: bool = False,
+    like: Path | None = None,
+    link: bool = False,
+) -> None:
+    """Write tensors of the same heads, one for each input, block by block; missing entries are stored as 0.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder to make.
+    tensors : sequence of AttentionTensor
+        In memory or on disk. Integers and booleans are stored as float64.
+    identity : str
+        Names the contents: a reader that opened an earlier dataset at this path sees that it was replaced.
+    half : bool
+        Store the values in half precision.
+    like : Path, optional
+        A dataset whose chunk shape to use, so both can be joined later without copying.
+    link : bool
+        Share the chunk files of tensors on disk where they are stored as they will be here, instead of copying
+        them. Neither dataset may be changed in place afterwards.
+    """
+    first = tensors[0]
+    for i, att in enumerate(tensors):
+        if att.heads != first.heads or att.kind != first.kind:
             raise InvalidValueError(
-                f"{target} is Zarr, but not a tensor that headtree saved (format {group.attrs.get('format')!r} "
-                f"instead of {_FORMAT!r}); open it with xarray and pass its array to AttentionTensor.from_array"
+                f"all inputs of a run must have the same heads and kind, but input {i} has {att!r} and input 0 has "
+                f"{first!r}; leave it out, or make a run of its own"
             )
-        return _read(target, group)
-    except (FileNotFoundError, KeyError, ValueError, OSError) as error:
-        if isinstance(error, InvalidValueError):
-            raise
-        raise InvalidValueError(
-            f"{target} cannot be read as a tensor that AttentionTensor.save wrote: {error}; save it again"
-        ) from error
+    attributes = {
+        "format": FORMAT,
+        "identity": identity,
+        "kind": first.kind,
+        "provenance": json.dumps([_plain(dict(att.provenance)) for att in tensors]),
+    }
+    group = create(folder, attributes)
+    dtype = np.dtype(np.float16) if half else np.result_type(*map(_stored_dtype, tensors))
+    _Writer(folder, group, tensors, _chunks(tensors, dtype.itemsize, like), link).write(dtype, half)
+    _write_labels(group, tensors)
+    finish(folder)
 
 
-def _read(target: Path, group: Any) -> AttentionTensor:
-    identity = str(group.attrs["identity"])
+def join_attention(folder: Path, parts: Sequence[Path], identity: str) -> None:
+    """Write the datasets of single inputs as one, sharing their chunk files where possible."""
+    tensors = [open_tensor(part, 0) for part in parts]
+    sizes = [math.prod(att.shape) for att in tensors]
+    write_attention(folder, tensors, identity, like=parts[int(np.argmax(sizes))], link=True)
+
+
+def _read(target: Path, group: Any, i: int) -> AttentionTensor:
+    layers, numbers = group["layer"][:], group["place"][:]
+    n_queries, n_keys = int(group["n_query"][i]), int(group["n_key"][i])
 
     def stored(name: str) -> StoredArray:
-        array = group[name]
-        return StoredArray(target.resolve(), name, identity, tuple(array.shape), np.dtype(array.dtype))
+        shape = (len(layers), n_queries, n_keys)
+        identity = str(group.attrs["identity"])
+        return StoredArray(target.resolve(), name, identity, shape, np.dtype(group[name].dtype), i)
 
+    has_mask = "mask" in group and bool(group["is_masked"][i])
     return AttentionTensor(
         values=stored("attention"),
-        heads=tuple(HeadId(int(i), int(j)) for i, j in zip(group["layer"][:], group["place"][:], strict=True)),
-        queries=tuple(map(str, group["query"][:])),
-        keys=tuple(map(str, group["key"][:])),
+        heads=tuple(HeadId(int(layer), int(number)) for layer, number in zip(layers, numbers, strict=True)),
+        queries=tuple(map(str, group["query_token"][i, :n_queries])),
+        keys=tuple(map(str, group["key_token"][i, :n_keys])),
         kind=str(group.attrs["kind"]),  # type: ignore[arg-type]
-        mask=stored("mask") if "mask" in group else None,
-        provenance=json.loads(str(group.attrs["provenance"])),
-        sinks=np.asarray(group["sink"][:]) if "sink" in group else None,
+        mask=stored("mask") if has_mask else None,
+        provenance=json.loads(str(group.attrs["provenance"]))[i],
+        sinks=np.asarray(group["sink"][i]) if "sink" in group else None,
     )
 
 
-def _write(att: AttentionTensor, folder: Path, half: bool) -> None:
-    import zarr
+class _Writer:
+    """Writes the values and masks of a dataset."""
 
-    group = zarr.open_group(folder, mode="w-", zarr_format=3)
-    dtype = np.dtype("float16") if half else _stored_dtype(att.values)
-    group.attrs.update(
-        format=_FORMAT,
-        identity=uuid.uuid4().hex,
-        kind=att.kind,
-        provenance=json.dumps(_plain(dict(att.provenance))),
-    )
-    chunks = chunk_shape(att.shape, dtype.itemsize)
-    values = group.create_array(
-        "attention",
-        shape=att.shape,
-        dtype=dtype,
-        chunks=chunks,
-        dimension_names=_AXES,
-        attributes={"coordinates": "layer place sink" if att.sinks is not None else "layer place"},
-    )
-    largest = 0.0
-    for block in blocks(att.shape, chunks):
-        entries = as_numpy(att.values[block])
+    def __init__(
+        self,
+        folder: Path,
+        group: Any,
+        tensors: Sequence[AttentionTensor],
+        chunks: tuple[int, int, int],
+        link: bool,
+    ) -> None:
+        self.folder, self.group, self.tensors, self.chunks, self.link = folder, group, tensors, chunks, link
+        self.sizes = np.array([att.shape for att in tensors])
+
+    def write(self, dtype: np.dtype[Any], half: bool) -> None:
+        """Values always; a mask if an entry is missing or an input is padded."""
+        values = self._array("attention", dtype, 0, "layer place query_token key_token n_query n_key")
+        largest = 0.0
+        for i, att in enumerate(self.tensors):
+            if self._linked(att.values, values, i):
+                continue
+            for block in blocks(att.shape, self.chunks):
+                entries = _entries(att, block)
+                if half:
+                    largest = max(largest, _largest(entries))
+                    _check_not_huge(largest)
+                values[(i, *block)] = entries.astype(dtype)
         if half:
-            missing = None if att.mask is None else as_numpy(att.mask[block])
-            largest = max(largest, _largest(entries if missing is None else entries[~missing]))
-        values[block] = _to_half(entries) if half else entries
-    if half:
-        _check_not_tiny(largest)
-    if att.mask is not None:
-        mask = group.create_array("mask", shape=att.shape, dtype=bool, chunks=chunks, dimension_names=_AXES)
-        for block in blocks(att.shape, chunks):
-            mask[block] = as_numpy(att.mask[block])
-    _write_labels(att, group)
-    with warnings.catch_warnings():
-        # the specification of Zarr 3 has no consolidated metadata yet; without them, xarray.open_zarr warns
-        warnings.filterwarnings("ignore", message="Consolidated metadata")
-        zarr.consolidate_metadata(str(folder))
+            _check_not_tiny(largest)
+        if any(att.mask is not None for att in self.tensors) or (self.sizes != self.sizes[0]).any():
+            self._write_mask(self._array("mask", bool, True, "layer place"))  # padding is missing
 
+    def _write_mask(self, mask: Any) -> None:
+        for i, att in enumerate(self.tensors):
+            if self._linked(att.mask, mask, i):
+                continue
+            for block in blocks(att.shape, self.chunks):
+                mask[(i, *block)] = False if att.mask is None else as_numpy(att.mask[block])
 
-def _check_labels(att: AttentionTensor) -> None:
-    for name, labels in (("queries", att.queries), ("keys", att.keys)):
-        for i, label in enumerate(labels):
+    def _array(self, name: str, dtype: Any, fill: Any, coordinates: str) -> Any:
+        return self.group.create_array(
+            name,
+            shape=(len(self.tensors), *map(int, self.sizes.max(axis=0))),
+            dtype=dtype,
+            chunks=(1, *self.chunks),
+            fill_value=fill,
+            dimension_names=_AXES,
+            attributes={"coordinates": coordinates},
+        )
+
+    def _linked(self, source: Any, array: Any, i: int) -> bool:
+        """Share the files of a stored array, if its chunks are those of `array`."""
+        if not (self.link and isinstance(source, StoredArray)):
+            return False
+        stored = source.zarr_array()
+        if stored.shape[0] != 1 or _encoding(stored) != _encoding(array):
+            return False
+        chunks = source.path / source.name / "c" / "0"
+        for file in sorted(path for path in chunks.rglob("*") if path.is_file()):
+            target = self.folder / source.name / "c" / str(i) / file.relative_to(chunks)
+            target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                label.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidValueError(
-                    f"{name}[{i}] must be valid Unicode to be saved, got {label!r} ({error.reason}); replace what "
-                    'cannot be encoded, for instance with label.encode("utf-8", "backslashreplace").decode()'
-                ) from None
+                os.link(file, target)
+            except OSError:  # not every file system has hard links
+                shutil.copyfile(file, target)
+        return True
 
 
-def _write_labels(att: AttentionTensor, group: Any) -> None:
-    def put(name: str, axis: str, values: list[Any], dtype: Any) -> None:
-        array = group.create_array(name, shape=(len(values),), dtype=dtype, dimension_names=(axis,))
-        array[:] = np.array(values, dtype=object if dtype is str else dtype)
-
-    put("head", "head", [str(head) for head in att.heads], str)
-    put("layer", "head", [head.layer for head in att.heads], "int64")
-    put("place", "head", [head.head for head in att.heads], "int64")
-    put("query", "query", list(att.queries), str)
-    put("key", "key", list(att.keys), str)
-    if att.sinks is not None:
-        put("sink", "head", att.sinks.tolist(), "float64")
+def _encoding(array: Any) -> dict[str, Any]:
+    """Everything that decides which bytes a chunk has."""
+    metadata: dict[str, Any] = array.metadata.to_dict()
+    return {name: item for name, item in metadata.items() if name not in ("shape", "attributes")}
 
 
-def _stored_dtype(values: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = as_numpy(values[:1, :1, :1]).dtype
-    if dtype.kind not in "fiub":
-        raise InvalidTypeError(f"values must be real numbers to be saved, got {dtype}")
-    is_long = dtype.kind == "f" and dtype.itemsize > 8  # Zarr has no longdouble
-    return np.dtype("float64") if is_long else dtype
+def _entries(att: AttentionTensor, block: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+    entries = as_numpy(att.values[block])
+    return entries if att.mask is None else np.where(as_numpy(att.mask[block]), entries.dtype.type(0), entries)
+
+
+def _write_labels(group: Any, tensors: Sequence[AttentionTensor]) -> None:
+    first = tensors[0]
+    counts = np.array([att.shape for att in tensors], dtype=np.int64)
+    put(group, "head", Variable(("head",), np.array([str(head) for head in first.heads], dtype=object)))
+    put(group, "layer", Variable(("head",), np.array([head.layer for head in first.heads], dtype=np.int64)))
+    put(group, "place", Variable(("head",), np.array([head.head for head in first.heads], dtype=np.int64)))
+    put(group, "query_token", Variable(("input", "query"), texts([att.queries for att in tensors])))
+    put(group, "key_token", Variable(("input", "key"), texts([att.keys for att in tensors])))
+    put(group, "n_query", Variable(("input",), counts[:, 1]))
+    put(group, "n_key", Variable(("input",), counts[:, 2]))
+    put(group, "is_masked", Variable(("input",), np.array([att.mask is not None for att in tensors])))
+    if any(att.sinks is not None for att in tensors):
+        absent = np.full(len(first.heads), -np.inf)
+        sinks = [absent if att.sinks is None else as_numpy(att.sinks).astype(np.float64) for att in tensors]
+        put(group, "sink", Variable(("input", "head"), np.stack(sinks)))
+
+
+def _stored_dtype(att: AttentionTensor) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = as_numpy(att.values[:1, :1, :1]).dtype
+    return dtype if dtype.kind == "f" and dtype.itemsize <= 8 else np.dtype(np.float64)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON accepts it; what is neither a number nor a string is written as a string."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def as_numpy(values: Any) -> np.ndarray[Any, Any]:
-    """`values` as a numpy array; bfloat16, which numpy does not have, as float32."""
+    """`values` as a numpy array; bfloat16, which numpy does not have, becomes float32."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())
     return np.asarray(values)
 
 
+# -- half precision ----------------------------------------------------------------------------------------------
+
+
 def _largest(block: np.ndarray[Any, Any]) -> float:
-    """The largest finite modulus."""
+    """The largest finite magnitude."""
     return float(np.abs(block[np.isfinite(block)].astype(np.float64)).max(initial=0.0))
+
+
+def _check_not_huge(largest: float) -> None:
+    limit = float(np.finfo(np.float16).max)
+    if largest > limit:
+        raise InvalidValueError(
+            f"half precision holds numbers up to {limit}, but the values exceed it; pass half=False"
+        )
 
 
 def _check_not_tiny(largest: float) -> None:
@@ -209,13 +352,18 @@ def _check_not_tiny(largest: float) -> None:
         )
 
 
-def _to_half(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    largest = float(np.finfo(np.float16).max)
-    if _largest(block) > largest:
-        raise InvalidValueError(
-            f"half precision holds numbers up to {largest}, but the values exceed it; pass half=False"
-        )
-    return block.astype(np.float16)
+# -- chunks ------------------------------------------------------------------------------------------------------
+
+
+def _chunks(tensors: Sequence[AttentionTensor], itemsize: int, like: Path | None) -> tuple[int, int, int]:
+    n_heads, n_queries, n_keys = (int(n) for n in np.max([att.shape for att in tensors], axis=0))
+    shape = (n_heads, n_queries, n_keys)
+    own = chunk_shape(shape, itemsize)
+    if like is None:
+        return own
+    _, heads, rows, keys = open_group(like, FORMAT)["attention"].chunks
+    given = (int(heads), int(rows), int(keys))
+    return given if _n_chunks(shape, given) <= _MOST_FILES * _n_chunks(shape, own) else own
 
 
 def chunk_shape(shape: tuple[int, int, int], itemsize: int) -> tuple[int, int, int]:
@@ -226,80 +374,15 @@ def chunk_shape(shape: tuple[int, int, int], itemsize: int) -> tuple[int, int, i
     return heads, rows, n_keys
 
 
+def _n_chunks(shape: tuple[int, int, int], chunks: tuple[int, int, int]) -> int:
+    return math.prod(math.ceil(n / c) for n, c in zip(shape, chunks, strict=True))
+
+
 def blocks(shape: tuple[int, int, int], chunks: tuple[int, int, int]) -> Iterator[tuple[slice, slice, slice]]:
-    """Chunk after chunk of an array."""
+    """Chunk after chunk of an array, each within its shape."""
     counts = [math.ceil(n / c) for n, c in zip(shape, chunks, strict=True)]
-    for place in np.ndindex(*counts):
-        first, second, third = (slice(i * c, (i + 1) * c) for i, c in zip(place, chunks, strict=True))
+    for index in np.ndindex(*counts):
+        first, second, third = (
+            slice(i * c, min((i + 1) * c, n)) for i, c, n in zip(index, chunks, shape, strict=True)
+        )
         yield first, second, third
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON takes it; what is neither a number nor a string is written as one."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _sibling(target: Path, role: str) -> Path:
-    return target.with_name(f".{target.name}.{role}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-
-
-def _sweep(target: Path) -> None:
-    """Remove what interrupted writers of this tensor left, unless one of them is still running."""
-    for role in ("partial", "old"):
-        for leftover in target.parent.glob(f".{_escaped(target.name)}.{role}-*"):
-            owner = leftover.name.rsplit("-", 2)[-2]
-            if not (owner.isdigit() and int(owner) != os.getpid() and _is_running(int(owner))):
-                shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _move_into_place(partial: Path, target: Path) -> None:
-    if not target.exists():
-        partial.rename(target)
-        return
-    old = _sibling(target, "old")  # a folder that is not empty cannot be replaced in one rename
-    target.rename(old)
-    try:
-        partial.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _is_ours(target: Path) -> bool:
-    if not any(target.iterdir()):
-        return True
-    try:
-        attributes = json.loads((target / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
-    except (OSError, ValueError):
-        return False
-    return isinstance(attributes, dict) and attributes.get("format") == _FORMAT
-
-
-def _foreign_file(target: Path) -> Path | None:
-    """The first file or link in a saved tensor's folder that `_write` did not make."""
-    for folder, folders, files in os.walk(target):
-        place = Path(folder).relative_to(target)
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in sorted([*files, *links]):
-            if not _OURS.fullmatch((place / name).as_posix()):
-                return place / name
-    return None

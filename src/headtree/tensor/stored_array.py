@@ -1,4 +1,4 @@
-"""An array on disk that reads only what is asked for."""
+"""An array on disk of which only the indexed entries are read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headtree.errors import InvalidValueError
 
 @dataclass(frozen=True, eq=False)
 class StoredArray:
-    """An array saved as Zarr, or one part of it: its shape is known, its entries are read when indexed.
+    """An array in a Zarr folder, or the beginning of one of its slices; entries are read when indexed.
 
-    An array that was opened before its folder was written anew would read the new entries under the old labels, so
-    every read compares the identity the folder had when it was opened.
+    A folder may be replaced after it was opened, and new entries must not be read under old labels: every read
+    compares the identity of the folder with the one it had when it was opened.
     """
 
     path: Path
@@ -24,7 +24,7 @@ class StoredArray:
     identity: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = field(repr=False)
-    part: int | None = None  #: the array is this slice of the stored one, from its start on: `shape` may be smaller
+    index: int | None = None  #: slice of the stored array along its first axis; it may be longer than `shape`
 
     @property
     def ndim(self) -> int:
@@ -32,18 +32,19 @@ class StoredArray:
         return len(self.shape)
 
     def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
-        if self.part is None:
-            return np.asarray(self._array()[index])
+        if self.index is None:
+            return np.asarray(self.zarr_array()[index])
         window = _basic(index, self.shape)
         if window is not None:
-            return np.asarray(self._array()[(self.part, *window)])
-        return np.asarray(self._array()[(self.part, *map(slice, self.shape))][index])
+            return np.asarray(self.zarr_array()[(self.index, *window)])
+        return np.asarray(self.zarr_array()[(self.index, *map(slice, self.shape))][index])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self[...]
         return values if dtype is None else values.astype(dtype)
 
-    def _array(self) -> Any:
+    def zarr_array(self) -> Any:
+        """The array in the folder, opened for reading."""
         import zarr
 
         try:
@@ -53,19 +54,16 @@ class StoredArray:
                 f"{self.path} is gone since this tensor was opened; open it again where it is now"
             ) from None
         if group.attrs.get("identity") != self.identity:
-            raise InvalidValueError(
-                f"{self.path} was written anew since this tensor was opened; open it again with "
-                "AttentionTensor.open"
-            )
+            raise InvalidValueError(f"{self.path} was replaced after this tensor was opened; open it again")
         return group[self.name]
 
 
 def _basic(index: Any, shape: tuple[int, ...]) -> tuple[slice | int, ...] | None:
-    """An index of slices and numbers, with bounds that stay within `shape`; None if it is of another sort."""
+    """An index of slices and integers, with bounds within `shape`; None for any other kind of index."""
     items = list(index) if isinstance(index, tuple) else [index]
     if sum(item is Ellipsis for item in items) == 1:
-        place = next(i for i, item in enumerate(items) if item is Ellipsis)
-        items[place : place + 1] = [slice(None)] * (len(shape) - len(items) + 1)
+        dots = next(i for i, item in enumerate(items) if item is Ellipsis)
+        items[dots : dots + 1] = [slice(None)] * (len(shape) - len(items) + 1)
     items += [slice(None)] * (len(shape) - len(items))
     window: list[slice | int] = []
     for item, n in zip(items, shape, strict=False):

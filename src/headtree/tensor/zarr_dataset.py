@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headtree._files import older_format
 from headtree.errors import InvalidValueError
 
 
@@ -29,7 +30,7 @@ def create(folder: Path, attributes: Mapping[str, Any]) -> Any:
 
 
 def put(group: Any, name: str, variable: Variable, coordinates: Sequence[str] = ()) -> None:
-    """Write an array of the group, in one chunk for each input if it has such an axis."""
+    """Write an array of the group; one with an axis of inputs has a chunk for each input."""
     values = variable.values
     is_text = values.dtype == object
     per_input = variable.axes[:1] == ("input",) and values.ndim > 2
@@ -46,7 +47,7 @@ def put(group: Any, name: str, variable: Variable, coordinates: Sequence[str] = 
 
 
 def finish(folder: Path) -> None:
-    """Collect the metadata of all arrays in one place."""
+    """Collect the metadata of all arrays in one file."""
     import zarr
 
     with warnings.catch_warnings():
@@ -55,8 +56,10 @@ def finish(folder: Path) -> None:
         zarr.consolidate_metadata(str(folder))
 
 
-def open_group(path: Path, format_name: str) -> Any:
-    """A group that headtree wrote in this format."""
+def open_group(
+    path: Path, format_name: str, what: str = "a dataset of a run", remedy: str = "make the run again"
+) -> Any:
+    """A group that headtree wrote in this format; `what` and `remedy` are for the error if it is another."""
     import zarr
 
     try:
@@ -64,18 +67,18 @@ def open_group(path: Path, format_name: str) -> Any:
         found = group.attrs.get("format")
     except (OSError, ValueError, KeyError) as error:
         raise InvalidValueError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); make the run again"
+            f"{path} cannot be read as {what} ({type(error).__name__}: {error}); write it again"
         ) from error
     if found != format_name:
         raise InvalidValueError(
-            f"{path} has the format {found!r}, this version of headtree reads {format_name!r}; read it with the "
-            "version that wrote it, or make the run again"
+            older_format(path, found, format_name)
+            or f"{path} is Zarr, but not {what} (format {found!r} instead of {format_name!r}); {remedy}"
         )
     return group
 
 
 def texts(rows: Sequence[Sequence[str]]) -> np.ndarray[Any, Any]:
-    """Rows of strings as an object array, shorter rows filled up with empty strings."""
+    """Rows of strings as an object array, shorter rows padded with empty strings."""
     width = max(map(len, rows), default=0)
     table = np.full((len(rows), width), "", dtype=object)
     for i, row in enumerate(rows):
@@ -84,7 +87,7 @@ def texts(rows: Sequence[Sequence[str]]) -> np.ndarray[Any, Any]:
 
 
 def padded(arrays: Sequence[np.ndarray[Any, Any]], fill: Any) -> np.ndarray[Any, Any]:
-    """Arrays of unequal shapes, stacked along a new first axis and filled up."""
+    """Arrays of different shapes, padded and stacked along a new first axis."""
     shape = np.max([array.shape for array in arrays], axis=0)
     result = np.full((len(arrays), *shape), fill, dtype=arrays[0].dtype)
     for row, array in zip(result, arrays, strict=True):
@@ -93,5 +96,5 @@ def padded(arrays: Sequence[np.ndarray[Any, Any]], fill: Any) -> np.ndarray[Any,
 
 
 def _encodable(text: str) -> str:
-    """Lone surrogates, which no file can hold, are written out."""
+    """Lone surrogates, which UTF-8 cannot encode, are written with backslashes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -12,6 +12,7 @@ from torch import Tensor
 from headtree.measures.heads.columns import Column
 from headtree.measures.heads.probabilities import HeadBlock, by_queries, head_block, head_blocks
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.filling import logarithms
 
 _ONE_KEY = "no query may choose between two keys"
 #: Tokens up to which all singular values cost less than iterating for two of them.
@@ -176,10 +177,9 @@ def polynomial_errors(block: HeadBlock) -> tuple[Float[Tensor, " head"], Float[T
 
 
 def _log_probs(block: HeadBlock) -> Float[Tensor, "head query key"]:
-    """Scores up to a constant per row; a head with a zero where attention is allowed has none."""
-    has_zero = ((block.probs == 0) & block.allowed).flatten(1).any(dim=1)
-    logs = torch.where(block.allowed, block.probs, 1.0).log()
-    return torch.where(has_zero[:, None, None], torch.nan, logs)
+    """Scores up to a constant per row; nan for a head with a zero where attention is allowed."""
+    logs = logarithms(block.probs, block.allowed)
+    return torch.where((logs == -torch.inf).any(dim=(1, 2), keepdim=True), torch.nan, logs)
 
 
 def distance_to_layer(att: AttentionTensor) -> Column:

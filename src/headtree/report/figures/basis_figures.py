@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from headtree.bases.haar import HaarBasis
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.measures.orders import check_pair, filled
+from headtree.measures.orders import check_pair
 from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.questionnaire.organization import Organization
 from headtree.report.figures.head_figures import Heads, checked_leaves, checked_order
-from headtree.report.figures.matrix_figures import draw_matrix, finish_bar, head_index
+from headtree.report.figures.matrix_figures import draw_matrix, finish_bar
 from headtree.report.figures.style import (
     BLACK,
     BLUE,
@@ -39,7 +39,7 @@ from headtree.report.figures.style import (
     thin,
 )
 from headtree.report.words.numbers import number_words
-from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.attention_tensor import AttentionTensor, head_indices
 from headtree.trees.tree import PartitionTree
 
 if TYPE_CHECKING:
@@ -128,12 +128,10 @@ def coefficients_by_support(att: AttentionTensor, org: Organization, heads: Sequ
     ['L0H0', 'L1H1', 'all 4 heads']
     """
     check_pair(att, org)
-    chosen = [head_index(att, head) for head in heads]
-    if not chosen:
-        raise InvalidValueError("heads must name at least one head, got none")
+    chosen = head_indices(att.heads, heads)
     basis = TensorHaarBasis(tuple(org.trees)[1:])
     support = np.multiply.outer(*basis.supports).ravel()
-    magnitudes = np.abs(basis.analyze(filled(att).values).double().numpy()).reshape(len(att.heads), -1)
+    magnitudes = np.abs(basis.analyze(att.filled().values).double().numpy()).reshape(len(att.heads), -1)
     octaves, rms = _rms_by_octave(support, magnitudes)
     figure = new_figure(PAGE, 2.5)
     panels = figure.subplots(1, len(chosen) + 1, sharex=True, sharey=True)

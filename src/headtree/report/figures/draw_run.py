@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidTypeError
 from headtree.measures.consensus import Consensus
-from headtree.measures.orders import filled
+from headtree.measures.orders import softmax_input
 from headtree.measures.sparsity import CompressionCurve
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.report.figures.basis_figures import compression, tri_haar_coefficients
 from headtree.report.figures.head_figures import head_affinity, head_map
-from headtree.report.figures.matrix_figures import head_matrix, organized_matrix, paraproduct_terms
+from headtree.report.figures.matrix_figures import organized_matrix, paraproduct_terms
 from headtree.report.figures.style import save
 from headtree.report.figures.tree_figures import head_tree
 from headtree.runs.run import Run
@@ -186,13 +186,13 @@ def _largest_matrix(run: Run, labels: Mapping[str, list[str]]) -> Figure:
 def head_paraproduct(run: Run, head: int) -> Figure:
     """Softmax of a head's scores by scales; of a run of probabilities, their logarithms are the scores."""
     att, org = run.attention[0], run.organization[0]
-    scores, missing = _scores(att, head)
-    product = decomposed(scores, org.trees.query, org.trees.key, "softmax")
+    one = att.take(head)
+    product = decomposed(softmax_input(one)[0].numpy(), org.trees.query, org.trees.key, "softmax")
     return paraproduct_terms(
         product,
         org.order("query"),
         org.order("key"),
-        missing=missing if missing.any() else None,
+        missing=None if one.mask is None else one.mask[0].numpy(),
         name=f"{att.heads[head]}, f = log p" if att.kind == "probs" else str(att.heads[head]),
     )
 
@@ -200,20 +200,6 @@ def head_paraproduct(run: Run, head: int) -> Figure:
 def run_compression(run: Run) -> Figure:
     """Compression curves of the first input."""
     return compression(_array_curves(run) if run.kind == "array" else run.measured[0].sparsity.by_order)
-
-
-def _scores(
-    att: AttentionTensor, head: int
-) -> tuple[Float[np.ndarray, "query key"], Bool[np.ndarray, "query key"]]:
-    """Scores of one head, with their row's mean where they are missing, and where that is."""
-    values, missing = head_matrix(att, head)
-    if att.kind == "probs":
-        missing = missing | (values <= 0)
-        values = np.log(np.where(missing, 1.0, values))
-    if missing.all():
-        return np.zeros_like(values), missing
-    one = AttentionTensor.from_array(values[None], mask=missing[None])
-    return filled(one).values[0].numpy(), missing
 
 
 def _array_curves(run: Run) -> dict[str, CompressionCurve]:

@@ -27,7 +27,7 @@ from headtree.report.figures.style import (
     styled,
     thin,
 )
-from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.tree import PartitionTree
 
 if TYPE_CHECKING:
@@ -70,12 +70,14 @@ def organized_head(att: AttentionTensor, org: Organization, head: int | str | tu
     >>> [axes.get_title() for axes in figure.axes[:2]]
     ['L0H1, original order', 'L0H1, organized']
     """
-    index = head_index(att, head)
-    values, missing = head_matrix(att, index)
+    if not isinstance(att, AttentionTensor):
+        raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
+    one = att.take([head])
+    values = one.block()[0].double().numpy()
     return _as_given_and_organized(
-        np.where(missing, np.nan, values),
+        values if one.mask is None else np.where(one.mask[0], np.nan, values),
         org,
-        title=str(att.heads[index]),
+        title=str(one.heads[0]),
         unit=_UNITS[att.kind],
         axes=("query", "key"),
         labels=(att.queries, att.keys),
@@ -272,32 +274,6 @@ def _share_bars(axes: Any, product: Paraproduct) -> None:
 
 
 # -- shared by figures of matrices -------------------------------------------------------------------------
-
-
-def head_index(att: Any, head: int | str | tuple[int, int]) -> int:
-    """Index of a head given by index, by name or by (layer, head)."""
-    if not isinstance(att, AttentionTensor):
-        raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
-    if isinstance(head, int | np.integer) and not isinstance(head, bool):
-        return _checks.axis_index(int(head), len(att.heads))
-    names = {str(known): index for index, known in enumerate(att.heads)}
-    name = head if isinstance(head, str) else str(HeadId(*head)) if isinstance(head, tuple) else repr(head)
-    if name not in names:
-        raise InvalidValueError(
-            f"head must be an index below {len(names)}, a name or a pair (layer, head) of the tensor, got "
-            f"{plain(name)!r}; names go from {att.heads[0]} to {att.heads[-1]}"
-        )
-    return names[name]
-
-
-def head_matrix(
-    att: AttentionTensor, index: int
-) -> tuple[Float[np.ndarray, "query key"], Bool[np.ndarray, "query key"]]:
-    """Values of one head, and where they are missing; only this head of a tensor on disk is read."""
-    values = att.block(slice(index, index + 1))[0].double().numpy()
-    if att.mask is None:
-        return values, np.zeros(values.shape, bool)
-    return values, np.asarray(att.mask[index : index + 1])[0]
 
 
 def folder_edges(

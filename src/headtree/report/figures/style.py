@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headtree._extras import require
+from headtree._files import atomic
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.words.numbers import number_words
 
@@ -180,13 +181,8 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 def write(figure: Figure, path: Path) -> None:
     """Write one file, SVG or PNG by its name, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with style():
-            figure.savefig(partial, format=path.suffix[1:], dpi=DPI, metadata=_METADATA[path.suffix])
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic(path) as draft, style():
+        figure.savefig(draft, format=path.suffix[1:], dpi=DPI, metadata=_METADATA[path.suffix])
 
 
 # -- text ------------------------------------------------------------------------------------------------

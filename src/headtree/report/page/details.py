@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
-from headtree.measures.orders import filled
+from headtree.measures.orders import softmax_input
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.report.page.tiles import AxisBlocks, block_means, folder_blocks
@@ -55,8 +54,7 @@ class Details:
 def details(att: AttentionTensor, org: Organization, heads: Sequence[int]) -> Details:
     """Coefficients and terms of these heads; only they are read from disk.
 
-    Terms need what enters softmax. Of probabilities that is their logarithm, up to a constant per row, which
-    softmax does not see.
+    Terms need what enters softmax: of probabilities, `AttentionTensor.log_probs`.
     """
     _, row_tree, column_tree = org.trees
     basis = TensorHaarBasis((row_tree, column_tree))
@@ -69,13 +67,13 @@ def details(att: AttentionTensor, org: Organization, heads: Sequence[int]) -> De
     starts = range(0, len(heads), _HEADS_AT_A_TIME)
     with progress("coefficients and terms", len(starts)) as step:
         for start in starts:
-            part = _heads_of(att, heads[start : start + _HEADS_AT_A_TIME])
-            full = filled(part)
+            part = att.take(heads[start : start + _HEADS_AT_A_TIME])
+            full = part.filled()
             n_filled += full.n_filled
             parts.append(
                 {
                     **_coefficients(full.values, basis, coarsest, octave_of),
-                    **_terms(_logits(part), org, rows, columns),
+                    **_terms(softmax_input(part, full), org, rows, columns),
                 }
             )
             step("")
@@ -87,24 +85,6 @@ def details(att: AttentionTensor, org: Organization, heads: Sequence[int]) -> De
         columns=columns,
         n_filled=n_filled,
         **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
-    )
-
-
-def _heads_of(att: AttentionTensor, heads: Sequence[int]) -> AttentionTensor:
-    apart = np.flatnonzero(np.diff(heads) != 1) + 1
-    blocks = [
-        slice(int(run[0]), int(run[-1]) + 1) for run in np.split(np.asarray(heads), apart)
-    ]  # each is read at once
-    mask = None
-    if att.mask is not None:
-        mask = torch.cat([torch.as_tensor(np.asarray(att.mask[block])) for block in blocks])
-    return AttentionTensor(
-        values=torch.cat([att.block(block) for block in blocks]),
-        heads=tuple(att.heads[head] for head in heads),
-        queries=att.queries,
-        keys=att.keys,
-        kind=att.kind,
-        mask=mask,
     )
 
 
@@ -132,16 +112,6 @@ def _coefficients(
         "largest": largest.astype(np.float32),
         "energy": (energy / np.where(totals > 0, totals, 1)).astype(np.float32),
     }
-
-
-def _logits(part: AttentionTensor) -> Float[Tensor, "head query key"]:
-    if part.kind == "scores":
-        return filled(part).values.double()
-    values = part.values.double()
-    positive = torch.where(values > 0, values, torch.inf).amin(dim=(1, 2), keepdim=True)  # zeros have no logarithm
-    logs = torch.log(torch.maximum(values, torch.where(positive.isfinite(), positive, 1.0)))
-    scores = AttentionTensor(logs, part.heads, part.queries, part.keys, "scores", part.mask)
-    return filled(scores).values
 
 
 def _terms(

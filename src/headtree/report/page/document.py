@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
 import re
-import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headtree import _checks
 from headtree._extras import require
+from headtree._files import write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.page.material import page_data
 
@@ -82,16 +81,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
             f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
         )
     text = page_html(run, budget=budget)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".report", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        Path(partial).chmod(0o644)
-        os.replace(partial, target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_text(target, text)
     return target
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headtree.measures.entropy import head_entropy
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
-from headtree.measures.orders import check_pair, filled
+from headtree.measures.orders import check_pair
 from headtree.measures.per_input import MeasuredInput
 from headtree.questionnaire.organization import Organization
 from headtree.study.claims.clusters import Clustering, clustering
@@ -52,13 +52,14 @@ def measure_beyond(att: AttentionTensor, org: Organization, head_functions: int,
         For the clusters of structureless heads.
     """
     check_pair(att, org)
-    variation, size = _variation(filled(att).values, org)
+    whole = replace(att, values=att.filled().values, mask=None)  # filled once for all
+    variation, size = _variation(whole.values, org)
     return ClaimNumbers(
-        coefficients=head_entropy(att, org, head_functions).coefficients,
+        coefficients=head_entropy(whole, org, head_functions).coefficients,
         variation=variation,
         variation_relative=np.divide(variation, size, out=np.zeros_like(size), where=size > 0),
         clusters=clustering(org.distances[0], rng=rng),
-        softmax=softmax_invariance(att, org) if att.kind == "scores" else None,
+        softmax=softmax_invariance(whole, org) if att.kind == "scores" else None,
     )
 
 

@@ -6,11 +6,10 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from headtree.errors import HeadtreeWarning
 from headtree.measures.jackknife import jackknife
-from headtree.measures.orders import filled
 from headtree.measures.regularity import holder_exponent
 from headtree.progress import progress
 from headtree.questionnaire.organize import organize_array
@@ -58,14 +57,6 @@ class MatrixRegularity:
         return result
 
 
-def missing_entries(att: AttentionTensor, head: int) -> Bool[np.ndarray, "query key"] | None:
-    """Where a head's entries are missing; None if none is."""
-    if att.mask is None:
-        return None
-    mask = np.asarray(att.mask)
-    return np.asarray(mask[head if len(mask) > 1 else 0])
-
-
 def matrix_regularity(
     att: AttentionTensor, questionnaire: Questionnaire = SETTINGS, *, rng: int = 0
 ) -> MatrixRegularity:
@@ -73,15 +64,16 @@ def matrix_regularity(
 
     Entries that a mask forbids are missing for the questionnaire; exponents are of the filled matrix.
     """
-    values = filled(att).values
+    values = att.filled().values
     generator = np.random.default_rng(rng)
     given = [PartitionTree.halving(n) for n in values.shape[1:]]
     rows: dict[str, list[tuple[float, float]]] = {"given": [], "organized": [], "shuffled": []}
     with progress("heads by themselves", len(att.heads)) as step:
         for i, head in enumerate(values):
+            mask = att.take(i).mask
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", HeadtreeWarning)  # of a head whose rows are all equal
-                trees = list(organize_array(head, questionnaire, mask=missing_entries(att, i)).trees)
+                trees = list(organize_array(head, questionnaire, mask=None if mask is None else mask[0]).trees)
             shuffled = [tree.take(generator.permutation(tree.n_leaves)) for tree in trees]
             for order, chosen in (("given", given), ("organized", trees), ("shuffled", shuffled)):
                 fit = holder_exponent(head, *chosen)

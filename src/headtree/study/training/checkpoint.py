@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headtree._files import atomic, write_text
 from headtree.errors import InvalidValueError
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -43,27 +42,17 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 def save(folder: Path, checkpoint: Checkpoint, keep: frozenset[int] = frozenset()) -> Path:
     """Write a checkpoint beside the others, then remove those before it but for the steps in `keep`.
 
-    It is made under another name and renamed when complete, so that an interruption leaves the old ones.
+    It is written whole or not at all: an interruption leaves the old ones.
     """
     from safetensors.torch import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{checkpoint.step:07d}"
-    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
-    try:
+    with atomic(path) as draft:  # which replaces the same step, after going back
+        draft.mkdir()
         for name, tensors in zip(_FILES, (checkpoint.weights, checkpoint.state), strict=False):
-            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, unfinished / name)
+            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, draft / name)
         text = json.dumps({**checkpoint.about, "step": checkpoint.step}, indent=1)
-        (unfinished / _FILES[2]).write_text(text, encoding="utf-8")
-        for name in _FILES:
-            with (unfinished / name).open("rb") as file:
-                os.fsync(file.fileno())
-        unfinished.chmod(0o755)
-        if path.exists():  # the same step again, after going back
-            _remove(path)
-        unfinished.rename(path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        (draft / _FILES[2]).write_text(text, encoding="utf-8")
     for step, old in checkpoints(folder).items():
         if step < checkpoint.step and step not in keep:
             _remove(old)
@@ -72,9 +61,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: frozenset[int] = frozenset(
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    unfinished.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def _remove(path: Path) -> None:

@@ -18,33 +18,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def mixed_difference(
-    x: Float[Tensor, "head query key"], mask: Bool[Tensor, "#head query key"] | None = None
-) -> Float[Tensor, " head"]:
+def mixed_difference(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
     r"""Mean of \|dd'\| over scales and entries, per head, on halving trees of queries and keys as they stand.
 
     dd' = P^(j+1)P'^(j'+1) f - P^(j+1)P'^j' f - P^j P'^(j'+1) f + P^j P'^j' f is the mixed Haar difference of eq.
-    (12) of [OA]. It is constant on folders, so each folder counts with its size. Missing entries take the mean of
-    their row's present ones.
+    (12) of [OA]. It is constant on folders, so each folder counts with its size.
     """
-    filled = fill_missing(x, mask)
     queries, query_weights = (part.to(x) for part in _differences(x.shape[1]))
     keys, key_weights = (part.to(x) for part in _differences(x.shape[2]))
     sizes = query_weights[:, None] * key_weights
     n_scales = (PartitionTree.halving(x.shape[1]).n_levels - 1) * (PartitionTree.halving(x.shape[2]).n_levels - 1)
-    means = [((queries @ head @ keys.T).abs() * sizes).sum() for head in filled]
+    means = [((queries @ head @ keys.T).abs() * sizes).sum() for head in x]
     return torch.stack(means) / max(1, n_scales)
-
-
-def fill_missing(
-    x: Float[Tensor, "head query key"], mask: Bool[Tensor, "#head query key"] | None
-) -> Float[Tensor, "head query key"]:
-    """`x` with the mean of the row's present entries where entries are missing; 0 where a row has none."""
-    if mask is None:
-        return x
-    present = (~mask).expand(x.shape)
-    means = torch.where(present, x, 0).sum(dim=-1, keepdim=True) / present.sum(dim=-1, keepdim=True).clamp(min=1)
-    return torch.where(present, x, means)
 
 
 def _differences(n: int) -> tuple[Float[Tensor, "folder leaf"], Float[Tensor, " folder"]]:
@@ -64,7 +49,7 @@ def head_numbers(att: AttentionTensor) -> dict[str, float]:
     mask = None if att.mask is None else torch.as_tensor(np.asarray(att.mask))
     present = values if mask is None else values[(~mask).expand(values.shape)]
     return {
-        "mixed_difference": float(mixed_difference(values, mask).mean()),
+        "mixed_difference": float(mixed_difference(att.filled().values).mean()),
         "head_mean": float(present.mean()),
     }
 

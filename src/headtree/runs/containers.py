@@ -1,4 +1,4 @@
-"""Things reached by name, with completion, and things reached by number, read when asked for."""
+"""Containers of what a run holds: a mapping with attributes, and a sequence that reads its items on demand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar, overload
 T = TypeVar("T")
 
 
-class Named(Mapping[str, T], Generic[T]):
-    """A fixed mapping whose items are also attributes: ``figures["heads"]``, ``figures.heads``."""
+class AttrMapping(Mapping[str, T], Generic[T]):
+    """A read-only mapping whose items are also attributes: ``figures["heads"]``, ``figures.heads``."""
 
     __slots__ = ("_items", "_what")
 
@@ -35,10 +35,10 @@ class Named(Mapping[str, T], Generic[T]):
         return f"there is no {self._what} {name!r}; there are {', '.join(self._items) or 'none'}"
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("what was read from a run cannot be changed")
+        raise AttributeError("what was read from a run is read-only")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Named, (self._items, self._what)  # to copy it, or send it to another process
+        return AttrMapping, (self._items, self._what)  # to copy it, or send it to another process
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -56,15 +56,15 @@ class Named(Mapping[str, T], Generic[T]):
         return f"{self._what}: " + (", ".join(f"{name}={item!r}" for name, item in self._items.items()) or "none")
 
 
-def named_tree(value: Any, what: str) -> Any:
-    """Nested dictionaries as `Named`, lists as tuples."""
+def attr_tree(value: Any, what: str) -> Any:
+    """Nested dictionaries as `AttrMapping`, lists as tuples."""
     if isinstance(value, Mapping):
-        return Named({str(key): named_tree(item, what) for key, item in value.items()}, what)
-    return tuple(named_tree(item, what) for item in value) if isinstance(value, list | tuple) else value
+        return AttrMapping({str(key): attr_tree(item, what) for key, item in value.items()}, what)
+    return tuple(attr_tree(item, what) for item in value) if isinstance(value, list | tuple) else value
 
 
-class Each(Sequence[T], Generic[T]):
-    """One thing for each input of a run, read from disk when asked for; only the one read last stays in memory."""
+class LazySequence(Sequence[T], Generic[T]):
+    """One item for each input of a run, read from disk when asked for; only the one read last stays in memory."""
 
     def __init__(self, n: int, read: Callable[[int], T]) -> None:
         self._n, self._read = n, read
