@@ -1,4 +1,4 @@
-"""Comparisons of columns of numbers that the statistics are made of."""
+"""Comparisons of columns of numbers, from which statistics are built."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from jaxtyping import Float
 
 
 def median_of(values: Float[np.ndarray, " head"]) -> float:
-    """Median of the finite values; nan if there is none."""
+    """Median of the finite values; nan if there are none."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if len(finite) else float("nan")
 
 
 def rank_correlation(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
-    """Spearman's correlation over the places where both are finite; nan where one of them ranks nothing."""
+    """Spearman's correlation over the indices where both are finite; nan if either is constant there."""
     from scipy.stats import rankdata
 
     known = np.isfinite(a) & np.isfinite(b)
@@ -24,13 +24,13 @@ def rank_correlation(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> 
 
 
 def mean_ks_distance(rows: Float[np.ndarray, "row n"]) -> float:
-    """Mean over pairs of rows of the Kolmogorov-Smirnov distance of their moduli, each row over its norm."""
-    moduli = np.abs(rows)
-    norms = np.linalg.norm(moduli, axis=1, keepdims=True)
-    sorted_ = np.sort(np.divide(moduli, norms, out=np.zeros_like(moduli), where=norms > 0), axis=1)
+    """Mean Kolmogorov-Smirnov distance between the absolute values of two rows, each divided by its norm."""
+    magnitudes = np.abs(rows)
+    norms = np.linalg.norm(magnitudes, axis=1, keepdims=True)
+    sorted_ = np.sort(np.divide(magnitudes, norms, out=np.zeros_like(magnitudes), where=norms > 0), axis=1)
     n, m = sorted_.shape
     total = 0.0
-    for row in sorted_:  # all rows are of one length: the distance is read off the merged order
+    for row in sorted_:  # all rows have the same length, so the merged order gives the distance
         both = np.concatenate([np.broadcast_to(row, (n, m)), sorted_], axis=1)
         order = np.argsort(both, axis=1, kind="stable")
         steps = np.cumsum(np.where(order < m, 1, -1), axis=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from headtree.errors import InvalidValueError
 from headtree.measures.jackknife import Estimate
-from headtree.measures.sensitivity import Change, Sensitivity, sensitivity
+from headtree.measures.sensitivity import DEGREES, Change, Sensitivity, sensitivity
 from headtree.runs.folder import Workplace
 from headtree.runs.organization_store import questionnaire_from_dict
 from headtree.section import Picture, Section, Table
@@ -55,7 +55,7 @@ def section_of(found: Sensitivity) -> Section:
     ]
     columns = (
         "setting", "value", "tree of heads", "tree of queries", "tree of keys", "affinity of heads",
-        "ranking of heads", "moves the tree of heads", "moves the ranking",
+        "ranking of heads", "moves the tree (vs. another input)", "moves the ranking (vs. another input)",
     )  # fmt: skip
     between = found.other_input
     text = (
@@ -76,9 +76,8 @@ def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], 
     by_degree: dict[str, list[str]] = {}
     for change in changes:
         by_degree.setdefault(matters(change), []).append(f"{change.setting} = {change.value}")
-    order = ("more than it", "as much as another input", "less than another input", "no more than rounding")
-    parts = [f"{degree}: {', '.join(by_degree[degree])}" for degree in order if degree in by_degree]
-    return f"A change moves the {what} of heads, beside what another input does, " + "; ".join(parts) + "."
+    parts = [f"{degree}: {', '.join(by_degree[degree])}" for degree in DEGREES if degree in by_degree]
+    return f"Compared with swapping the input, changing one setting moves the {what} of heads {'; '.join(parts)}."
 
 
 def _drawn(change: Change) -> dict[str, Any]:
