@@ -107,9 +107,9 @@ def test_names_and_order_do_not_matter():
 
 def test_bad_input():
     tree = ht.PartitionTree.halving(6)
-    with pytest.raises(ht.HeadtreeError, match="one for each of the 6 leaves, got 5"):
+    with pytest.raises(ht.HeadtreeError, match="one label for each of the 6 leaves, got 5"):
         tree_agreement(tree, range(5))
-    with pytest.raises(ht.HeadtreeError, match="within must be"):
+    with pytest.raises(ht.HeadtreeError, match="within must contain"):
         tree_agreement(tree, range(6), within=[1])
     with pytest.raises(ht.HeadtreeError, match="PartitionTree"):
         tree_agreement(np.eye(3), range(3))

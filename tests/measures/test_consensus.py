@@ -317,11 +317,11 @@ def test_other_axes():
 
 
 def test_bad_input(organizations):
-    with pytest.raises(ValueError, match="two or more, one for each input, got 1"):
+    with pytest.raises(ValueError, match="two or more, one per input, got 1"):
         ht.consensus(organizations[:1])
     with pytest.raises(TypeError, match="Organization objects, got int"):
         ht.consensus([1, 2])
-    with pytest.raises(ValueError, match="same leaves along axis 0"):
+    with pytest.raises(ValueError, match="same number of leaves along axis 0"):
         ht.consensus([organizations[0], ht.organize(noise(0, (7, 18, 14)))])
     for wrong, rule in ((np.full((20, 20), np.nan), "finite"), (np.tri(20), "symmetric")):
         with pytest.raises(ValueError, match=f"affinity must be {rule}"):

@@ -112,7 +112,7 @@ def test_bad_input(example):
         ht.head_entropy(att.values, org)
     with pytest.raises(TypeError, match="org must be an Organization"):
         ht.network_entropy(att, org.trees)
-    with pytest.raises(ValueError, match="org must organize att"):
+    with pytest.raises(ValueError, match="org must be the organization of att"):
         ht.head_entropy(noise(0, (5, 8, 9)), org)
     with pytest.raises(ValueError, match="p must be greater than 0, got 0"):
         ht.head_entropy(att, org, p=0)

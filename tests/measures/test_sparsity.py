@@ -115,7 +115,7 @@ def test_denoising_is_best_in_the_organized_order(organized_blocks):
 def test_bad_input():
     tree = ht.PartitionTree.flat(4)
     x = np.zeros((4, 4))
-    with pytest.raises(ValueError, match="one axis for each of the 2 trees"):
+    with pytest.raises(ValueError, match="one axis per tree, 2"):
         ht.compression_curve(np.zeros((2, 4, 4)), [tree, tree])
     with pytest.raises(ValueError, match="n must be at most the number of coefficients, 16, got 17"):
         ht.compress(x, [tree, tree], 17)
@@ -125,5 +125,5 @@ def test_bad_input():
         ht.denoise(x, [tree, tree], 1.0, "firm")
     with pytest.raises(ValueError, match="threshold must be greater than 0"):
         ht.denoise(x, [tree, tree], -1.0)
-    with pytest.raises(ValueError, match="counts must be integers from 1"):
+    with pytest.raises(ValueError, match="counts must be integers between 1"):
         ht.compression_curve(x, [tree, tree], counts=[0, 3])

@@ -1,1 +1,1 @@
-"""Tables computed from organized arrays: arrays in, tables out."""
+"""Numbers about heads, layers and trees: arrays and organizations in, tables out."""

@@ -1,4 +1,4 @@
-"""Whether a tree's folders know something: adjusted mutual information with given labels, against permutations."""
+"""Do the folders of a tree match given labels? Adjusted mutual information with a permutation test."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
 
-#: Levels that are looked at; a binary tree has as many as leaves, most of them nearly alike.
+#: Most levels to examine; a tree can have nearly as many levels as leaves, most of them very similar.
 _MOST_LEVELS = 12
 
 
 @dataclass(frozen=True)
 class TreeAgreement:
-    """How well the folders of a tree's best level predict labels of its leaves."""
+    """How well the folders on the best level of a tree predict labels of its leaves.
 
-    information: float  #: adjusted mutual information, 1 if folders and labels are the same, 0 by chance; nan: none
-    level: int  #: where it is largest; -1 if there is no level to look at
-    n_folders: int  #: on that level
-    n_labels: int
-    chance: float  #: 95 % quantile of the largest information over levels, of permuted labels
-    p_value: float  #: share of permutations that reach it, itself counted in
-    reason: str = ""  #: why there is none
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> tree = ht.PartitionTree([[0] * 6, [0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5]])
+    >>> found = ht.tree_agreement(tree, ["a", "a", "a", "b", "b", "b"])
+    >>> found.level, found.n_folders, round(found.information, 6)
+    (1, 2, 1.0)
+    """
+
+    information: float  #: adjusted mutual information: 1 if folders equal labels, 0 by chance; nan if undefined
+    level: int  #: level where it is largest; -1 if no level qualifies
+    n_folders: int  #: number of folders on that level
+    n_labels: int  #: number of different labels
+    chance: float  #: 95 % quantile, over permuted labels, of the largest information on any level
+    p_value: float  #: fraction of permutations that reach the information, counting the labels themselves as one
+    reason: str = ""  #: why the information is undefined
 
 
 def tree_agreement(
@@ -41,23 +50,39 @@ def tree_agreement(
 ) -> TreeAgreement:
     """Test whether the folders of a tree agree with labels better than chance.
 
-    On every level that has more than one folder and not each leaf alone, at most twelve of them, the adjusted
-    mutual information (Vinh, Epps and Bailey 2010) of folders and labels; the largest counts, and permuted labels
-    have the same choice.
+    The adjusted mutual information of folders and labels (Vinh, Epps and Bailey 2010) is computed on up to twelve
+    levels, excluding those with one folder or with every leaf alone. The largest value counts. The null
+    distribution takes the largest value over the same levels for permuted labels.
 
     Parameters
     ----------
     tree : PartitionTree
-        Of heads, for instance that of a `Consensus`.
+        A tree of heads, such as the tree of a `Consensus`.
     labels : sequence
-        One for each leaf: roles, layers, or anything else that can be told apart.
+        One for each leaf: roles, layers, or any other categories.
     within : sequence, optional
-        Permute labels only among leaves that agree in this: whether roles are found beyond what layers explain.
+        Permute labels only among leaves that agree in this category. With roles as labels and layers here, the test
+        asks whether the tree finds roles beyond what layers explain.
     n_permutations : int
         Number of permutations.
+    rng : int or numpy Generator
+        Source of the permutations.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> tree = ht.PartitionTree.halving(16)
+    >>> layers = [leaf // 4 for leaf in range(16)]
+    >>> found = ht.tree_agreement(tree, layers, n_permutations=99)
+    >>> found.level, round(found.information, 3), found.p_value
+    (2, 1.0, 0.01)
+    >>> ht.tree_agreement(tree, [0] * 16).reason
+    'all leaves have the same label'
     """
     if not isinstance(tree, PartitionTree):
-        raise InvalidTypeError(f"tree must be a PartitionTree, got {type(tree).__name__}; of a Consensus, its tree")
+        raise InvalidTypeError(
+            f"tree must be a PartitionTree, got {type(tree).__name__}; for a Consensus, pass its tree"
+        )
     coded = _coded(labels, "labels", tree.n_leaves)
     groups = np.zeros(tree.n_leaves, dtype=np.int64) if within is None else _coded(within, "within", tree.n_leaves)
     n_permutations = _checks.at_least_one(n_permutations, "n_permutations")
@@ -84,7 +109,7 @@ def tree_agreement(
 
 
 def _levels(tree: PartitionTree) -> list[int]:
-    """Levels with folders of several leaves; of a tree with many, some with ever more folders."""
+    """Levels with several folders, not all single leaves; of many, a geometric selection by number of folders."""
     levels = [i for i in range(tree.n_levels) if 1 < tree.n_folders[i] < tree.n_leaves]
     if len(levels) <= _MOST_LEVELS:
         return levels
@@ -95,12 +120,12 @@ def _levels(tree: PartitionTree) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """What of one level's information does not change when labels are permuted."""
+    """The terms of the adjusted information on one level that do not change when labels are permuted."""
 
     folders: Int[np.ndarray, " leaf"]
     shape: tuple[int, int]
     expected: float
-    range: float  #: mean of both entropies minus what is expected
+    range: float  #: mean of the two entropies minus the expected information
 
     @classmethod
     def of(cls, folders: Int[np.ndarray, " leaf"], labels: Int[np.ndarray, " leaf"]) -> _Level:
@@ -111,7 +136,7 @@ class _Level:
         )
 
     def information(self, labels: Int[np.ndarray, "draw leaf"]) -> Float[np.ndarray, " draw"]:
-        """Adjusted mutual information of the level's folders and the labels of each draw."""
+        """Adjusted mutual information of the folders on this level and the labels of each draw."""
         n_draws, n_cells = len(labels), self.shape[0] * self.shape[1]
         cells = self.folders * self.shape[1] + labels + n_cells * np.arange(n_draws)[:, None]
         counts = np.bincount(cells.ravel(), minlength=n_draws * n_cells).reshape(n_draws, *self.shape)
@@ -120,7 +145,7 @@ class _Level:
 
 
 def mutual_information(counts: Int[np.ndarray, "draw folder label"]) -> Float[np.ndarray, " draw"]:
-    """In nats, of two partitions given by how many leaves each folder shares with each label."""
+    """Mutual information, in nats, of folders and labels, given the number of leaves with each pair of them."""
     joint = _entropy(counts.reshape(len(counts), -1))
     return np.asarray(_entropy(counts.sum(axis=2)) + _entropy(counts.sum(axis=1)) - joint)
 
@@ -132,7 +157,7 @@ def expected_information(a: Int[np.ndarray, " folder"], b: Int[np.ndarray, " lab
     """
     n = int(a.sum())
     total = 0.0
-    logs = gammaln(np.arange(n + 2) + 1.0)  # of factorials
+    logs = gammaln(np.arange(n + 2) + 1.0)  # logarithms of factorials
     for size_a in a:
         for size_b in b:
             shared = np.arange(max(1, size_a + size_b - n), min(size_a, size_b) + 1)
@@ -144,7 +169,7 @@ def expected_information(a: Int[np.ndarray, " folder"], b: Int[np.ndarray, " lab
     return total
 
 
-def _entropy(sizes: Int[np.ndarray, "draw part"]) -> Float[np.ndarray, " draw"]:
+def _entropy(sizes: Int[np.ndarray, "draw group"]) -> Float[np.ndarray, " draw"]:
     shares = sizes / sizes.sum(axis=1, keepdims=True)
     return np.asarray(-xlogy(shares, shares).sum(axis=1))
 
@@ -152,15 +177,15 @@ def _entropy(sizes: Int[np.ndarray, "draw part"]) -> Float[np.ndarray, " draw"]:
 def _permuted(
     labels: Int[np.ndarray, " leaf"], groups: Int[np.ndarray, " leaf"], n: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "draw leaf"]:
-    """Labels permuted within each group, n times."""
-    lots = rng.random((n, len(labels)))
-    result = np.empty(lots.shape, dtype=labels.dtype)
-    result[:, np.argsort(groups, kind="stable")] = labels[np.lexsort((lots, np.broadcast_to(groups, lots.shape)))]
+    """Permute the labels within each group, n times."""
+    keys = rng.random((n, len(labels)))
+    result = np.empty(keys.shape, dtype=labels.dtype)
+    result[:, np.argsort(groups, kind="stable")] = labels[np.lexsort((keys, np.broadcast_to(groups, keys.shape)))]
     return result
 
 
 def _coded(labels: Sequence[Any], name: str, n: int) -> Int[np.ndarray, " leaf"]:
-    values = [str(label) for label in _checks.as_list(labels, name, "labels, one for each leaf")]
+    values = [str(label) for label in _checks.as_list(labels, name, "labels, one per leaf")]
     if len(values) != n:
-        raise InvalidValueError(f"{name} must be one for each of the {n} leaves, got {len(values)}")
+        raise InvalidValueError(f"{name} must contain one label for each of the {n} leaves, got {len(values)}")
     return np.unique(np.array(values), return_inverse=True)[1].astype(np.int64)

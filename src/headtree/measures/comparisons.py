@@ -1,4 +1,4 @@
-"""Comparisons of columns of numbers that the statistics are made of."""
+"""Comparisons of columns of numbers, from which statistics are built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def finite(values: Any) -> Float[np.ndarray, " n"]:
 
 
 def median_of(values: Any) -> float:
-    """Median of the finite values; nan if there is none."""
+    """Median of the finite values; nan if there are none."""
     known = finite(values)
     return float(np.median(known)) if len(known) else float("nan")
 
@@ -69,13 +69,13 @@ def _ranks_in_draws(
 
 
 def mean_ks_distance(rows: Float[np.ndarray, "row n"]) -> float:
-    """Mean over pairs of rows of the Kolmogorov-Smirnov distance of their moduli, each row over its norm."""
-    moduli = np.abs(rows)
-    norms = np.linalg.norm(moduli, axis=1, keepdims=True)
-    sorted_ = np.sort(np.divide(moduli, norms, out=np.zeros_like(moduli), where=norms > 0), axis=1)
+    """Mean Kolmogorov-Smirnov distance between the absolute values of two rows, each divided by its norm."""
+    magnitudes = np.abs(rows)
+    norms = np.linalg.norm(magnitudes, axis=1, keepdims=True)
+    sorted_ = np.sort(np.divide(magnitudes, norms, out=np.zeros_like(magnitudes), where=norms > 0), axis=1)
     n, m = sorted_.shape
     total = 0.0
-    for row in sorted_:  # all rows are of one length: the distance is read off the merged order
+    for row in sorted_:  # all rows have the same length, so the merged order gives the distance
         both = np.concatenate([np.broadcast_to(row, (n, m)), sorted_], axis=1)
         order = np.argsort(both, axis=1, kind="stable")
         steps = np.cumsum(np.where(order < m, 1, -1), axis=1)

@@ -1,4 +1,4 @@
-"""One tree of heads for a network, from its organizations on many inputs."""
+"""One tree of heads for a network, from its organizations on several inputs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from headtree.measures.support import as_folder, folder_support
 from headtree.questionnaire.organization import Organization
 from headtree.trees.tree import PartitionTree
 
-#: What a folder without any support counts in the choice of families: little, so that there are some always.
+#: Added to the support when families are chosen, so that large folders are returned even if none has support.
 _NO_SUPPORT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class Families:
-    """A few folders of a consensus tree that have no leaf in common, the largest first."""
+    """A few disjoint folders of a consensus tree, the largest first."""
 
     folders: tuple[Int[np.ndarray, " _leaf_of_folder"], ...]  #: leaves of each family
-    node: Int[np.ndarray, " family"]  #: uppermost node of each in the consensus tree
-    support: Float[np.ndarray, " family"]  #: support of each, whatever it is
-    of_leaf: Int[np.ndarray, " leaf"]  #: number of the family of each leaf; -1 for leaves in none
+    node: Int[np.ndarray, " family"]  #: uppermost node of each family in the consensus tree
+    support: Float[np.ndarray, " family"]  #: support of each family; it may be 0
+    of_leaf: Int[np.ndarray, " leaf"]  #: index of the family of each leaf; -1 for leaves in none
 
     def __len__(self) -> int:
         return len(self.folders)
@@ -36,15 +36,27 @@ class Families:
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """A tree from averaged affinities, with the bootstrap support of each folder, as phylogenetics prints it.
+    """A tree from averaged affinities, with a support for each folder, as in phylogenetics.
 
-    The folders are the distinct ones that are neither everything nor a single leaf, numbered as in
-    ``tree.distinct``.
+    The folders are the distinct ones except the root and the single leaves, in the order of ``tree.distinct``.
+
+    Examples
+    --------
+    Three inputs on which the same two groups of heads stand out:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> groups = rng.normal(size=(2, 6, 6)).repeat(4, axis=0)
+    >>> orgs = [ht.organize_array(groups + rng.normal(size=(8, 6, 6)) / 4) for _ in range(3)]
+    >>> found = ht.consensus(orgs, n_bootstrap=20)
+    >>> found.n_inputs, found.tree.n_leaves, len(found.folders) == len(found.support)
+    (3, 8, True)
     """
 
     tree: PartitionTree
-    affinity: Float[np.ndarray, "leaf leaf"]  #: mean over the organizations
-    share: Float[np.ndarray, " folder"]  #: of resampled sets of inputs in which the folder appears; noise has some
+    affinity: Float[np.ndarray, "leaf leaf"]  #: mean of the organizations' affinities
+    share: Float[np.ndarray, " folder"]  #: fraction of resampled sets of inputs with the folder; noise has some too
     support: Float[np.ndarray, " folder"]  #: how often it appears in both halves of the inputs, beyond chance
     n_inputs: int
     n_bootstrap: int
@@ -60,21 +72,46 @@ class Consensus:
         return np.asarray(self.tree.distinct.node[_inner(self.tree)])
 
     def supported(self, least: float = 0.5) -> list[Int[np.ndarray, " _leaf_of_folder"]]:
-        """Leaves of the folders with at least this support, largest folders first."""
+        """List the leaves of each folder with at least this support, largest folders first.
+
+        Examples
+        --------
+        Six heads of which 0, 2, 4 and 1, 3, 5 belong together on every input:
+
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> groups = np.tile(rng.normal(size=(2, 8, 8)), (3, 1, 1))
+        >>> orgs = [ht.organize_array(groups + rng.normal(size=(6, 8, 8)) / 2) for _ in range(6)]
+        >>> [leaves.tolist() for leaves in ht.consensus(orgs, n_bootstrap=50).supported(0.5)]
+        [[0, 2, 4], [1, 3, 5]]
+        """
         least = _checks.finite_number(least, "least")
         chosen = [leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least]
         return sorted(chosen, key=len, reverse=True)
 
     def families(self, at_most: int = 8) -> Families:
-        r"""The main families of heads: the folders that tell most heads apart, and do so again and again.
+        r"""Choose the main families of heads: large folders that recur from input to input.
 
-        Of all sets of at most `at_most` folders without a common leaf the one with the largest
+        Of all sets of at most `at_most` disjoint folders, this is the one that maximizes
 
         .. math:: \sum_F p_F (1 - p_F) (s_F + 0.01),
 
-        :math:`p_F` being the folder's share of the leaves and :math:`s_F` its support. A folder counts for
-        little if it is small or nearly everything, or if it does not recur; where no folder has support the
-        families are merely large, and their support says so. Leaves outside all of them have none.
+        where :math:`p_F` is the folder's fraction of the leaves and :math:`s_F` its support. A folder counts for
+        little if it is small, if it contains almost all leaves, or if it does not recur. If no folder has support,
+        the families are merely large folders, and their support of 0 says so. Leaves outside all families have
+        none.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> groups = np.tile(rng.normal(size=(2, 8, 8)), (3, 1, 1))
+        >>> orgs = [ht.organize_array(groups + rng.normal(size=(6, 8, 8)) / 2) for _ in range(6)]
+        >>> families = ht.consensus(orgs, n_bootstrap=50).families(at_most=2)
+        >>> families.of_leaf
+        array([0, 1, 0, 1, 0, 1])
         """
         at_most = _checks.at_least_one(at_most, "at_most")
         chosen = _best_folders(self.tree, self.support, at_most)
@@ -90,7 +127,17 @@ class Consensus:
         )
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Columns of one row per folder."""
+        """Return the folders as columns of a table, one row per folder.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> orgs = [ht.organize_array(rng.normal(size=(6, 8, 8))) for _ in range(3)]
+        >>> list(ht.consensus(orgs, n_bootstrap=20).to_dict())
+        ['node', 'size', 'share', 'support', 'leaves']
+        """
         return {
             "node": self.node.tolist(),
             "size": [len(leaves) for leaves in self.folders],
@@ -107,55 +154,71 @@ def consensus(
     n_bootstrap: int = 200,
     rng: int | np.random.Generator = 0,
 ) -> Consensus:
-    r"""Average the head affinities of several inputs into one tree; resample the inputs for its support.
+    r"""Average the head affinities of several inputs into one tree, and resample the inputs to find its support.
 
-    The tree is made by average linkage of the mean affinity. The flexible tree, which organizes single inputs, is
-    not used: it refuses a leaf that comes late to a large folder, the leaf then joins a stray of another folder,
-    and no folder recurs exactly, however clear it is.
+    The tree is made by average linkage of the mean affinity. The flexible tree that organizes single inputs is not
+    suitable here: it rejects a leaf that arrives late at a large folder, the leaf then joins a stray leaf of
+    another folder, and no folder recurs exactly, however clear it is.
 
-    A folder's *share* is that of `n_bootstrap` sets of inputs, drawn with replacement, whose tree has exactly this
-    folder (Felsenstein). It cannot tell a family of heads from noise: the inputs that happened to bring two heads
-    together vote for them again, and the closest heads of pure noise reach a share of 0.9. The *support* can:
+    The *share* of a folder is the fraction of `n_bootstrap` sets of inputs, drawn with replacement, whose tree has
+    exactly this folder (Felsenstein). It cannot distinguish a family of heads from noise: inputs that happen to
+    bring two heads together do so again in every resample, and the closest heads in pure noise reach a share of
+    0.9. The *support* can:
 
-    1. The inputs are divided at random into two halves, each half is resampled with replacement, and :math:`s` is
-       the share of `n_bootstrap` such divisions in which *both* trees have the folder. Two halves have no input in
-       common, so that it must be seen twice, independently (Shah and Samworth).
-    2. Of the many folders that there might be, the tree has those that its inputs happen to favour, and some recur
-       in noise too. What chance gives, :math:`c`, is found by relabelling the heads of each input at random, which
-       leaves every input as it is but nothing that inputs have in common: the largest :math:`s` of any folder of
-       comparable size in all but one of 200 such sets of inputs (Westfall and Young), with 20 divisions of each.
-       The support is the share beyond chance, as in Cohen's kappa,
+    1. The inputs are divided at random into two halves, and each half is resampled with replacement. :math:`s` is
+       the fraction of `n_bootstrap` such divisions in which *both* trees have the folder. The halves have no input
+       in common, so the folder must be found twice, independently (Shah and Samworth).
+    2. Of the many possible folders, the tree contains those that its inputs happen to favour, and some of these
+       recur in noise too. The level expected by chance, :math:`c`, comes from relabelling the heads of each input
+       at random. This leaves every input intact but destroys everything that the inputs have in common. In 200 such
+       sets of inputs, with 20 divisions each, :math:`c` is the second largest of the 200 maxima of :math:`s` over
+       folders of comparable size (Westfall and Young). The support is the excess over chance, as in Cohen's kappa,
 
        .. math:: \max(0, (s - c) / (1 - c)),
 
-       1 for a folder in every tree and 0 for one that noise might have.
+       1 for a folder in every tree and 0 for one that could be noise.
     3. A folder inside a clear family, or a union of clear families, recurs more easily than one of scattered heads.
-       So folders are taken by falling *gap*, the difference of the mean affinities at which a folder is made and at
-       which it is joined to others, and each is tried given those found before: heads change places only within
-       the smallest supported folder around; and if there are supported folders inside, of which it may be a chance
-       union, these and all other supported folders move as a whole, with their mean affinity. A folder that is not
-       beyond chance among all heads is not tried. If more than 64 heads or folders may change places, 64 of them
-       are drawn for each set, since chance hardly depends on their number any more.
+       Folders are therefore tested in order of decreasing *gap*, the mean affinity at which a folder is formed
+       minus the mean affinity at which it is joined to others, and each test is conditional on the folders already
+       supported. Heads are permuted only within the smallest supported folder that contains the candidate. If there
+       are supported folders inside the candidate, which may then be a chance union of them, these and all other
+       supported folders are permuted as units, with their mean affinity. A folder that is not beyond chance among
+       all heads is not tested further. If more than 64 heads or folders could be permuted, 64 of them are drawn for
+       each set; beyond that number the null distribution barely changes.
 
-    Chance is known in steps of 1/20, so that :math:`s` must be as much larger, or more.
+    The null distribution has a resolution of 1/20, so :math:`s` must exceed :math:`c` by at least that much.
 
-    The sizes that are compared: a folder of at most half of what changes places with all that have as many inside
-    and outside, or more; a larger one, which sets a few apart, with those that set as many apart.
+    Sizes are compared as follows. A folder with at most half of the permuted items is compared with all folders
+    that have at least as many items inside and at least as many outside. A larger folder, which separates a few
+    items from the rest, is compared with those that separate the same number.
 
-    Heads in another order have the same support, but for ties; inputs in another order have other divisions. What
-    the same heads do in all inputs is no chance, even if it is only that some are noisier. And inputs must be
-    independent: an input given twice agrees with itself, and noise then has support.
+    Reordering the heads does not change the support, except for ties; reordering the inputs changes the random
+    divisions. Anything shared by all inputs counts as signal, even if it is only that some heads are consistently
+    noisier. And inputs must be independent: an input given twice agrees with itself, and then noise has support.
 
     Parameters
     ----------
     organizations : sequence of Organization
-        Of the same heads on two or more inputs. Of two inputs there is one division, each :math:`s` is 0 or 1, and
-        folders of a size that two unrelated trees may have in common, such as pairs, have no support. From five
-        inputs on clear pairs have.
+        The same heads on two or more inputs. Two inputs have only one division, so each :math:`s` is 0 or 1, and
+        folders of a size that two unrelated trees may share by chance, such as pairs, get no support. With five or
+        more inputs, clear pairs do.
     axis : int or str
-        The axis that all have in common; the heads.
+        The axis that all organizations have in common: the heads.
     n_bootstrap : int
-        Number of resampled sets of inputs, and of divisions. Of fewer than five, noise may have support.
+        Number of resampled sets of inputs, and of divisions. With fewer than five, noise may have support.
+    rng : int or numpy Generator
+        Source of all resampling.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.tile(rng.normal(size=(2, 8, 8)), (3, 1, 1))  # heads 0, 2, 4 and heads 1, 3, 5 are alike
+    >>> orgs = [ht.organize_array(groups + rng.normal(size=(6, 8, 8)) / 2) for _ in range(6)]
+    >>> found = ht.consensus(orgs, n_bootstrap=50)
+    >>> [leaves.tolist() for leaves in found.tree.folders(1)]
+    [[0, 2, 4], [1, 3, 5]]
 
     References
     ----------
@@ -190,23 +253,23 @@ def _affinities(organizations: Sequence[Organization], axis: int | str) -> list[
     organizations = _checks.as_list(organizations, "organizations", "Organization objects")
     for org in organizations:
         if not isinstance(org, Organization):
-            raise InvalidTypeError(f"organizations must hold Organization objects, got {type(org).__name__}")
+            raise InvalidTypeError(f"organizations must contain Organization objects, got {type(org).__name__}")
     if len(organizations) < 2:
         raise InvalidValueError(
-            f"organizations must be two or more, one for each input, got {len(organizations)}; support is "
-            "the share of resampled inputs, and one input cannot disagree with itself"
+            f"organizations must contain two or more, one per input, got {len(organizations)}; support comes from "
+            "resampling inputs, and one input cannot disagree with itself"
         )
     matrices = [org.affinities[axis] for org in organizations]
     if len({matrix.shape for matrix in matrices}) > 1:
         raise InvalidValueError(
-            f"organizations must have the same leaves along axis {axis!r}, got "
-            f"{sorted({matrix.shape[0] for matrix in matrices})}; organize the same network"
+            f"organizations must have the same number of leaves along axis {axis!r}, got "
+            f"{sorted({matrix.shape[0] for matrix in matrices})}; organize the same network on every input"
         )
     return matrices
 
 
 def _inner(tree: PartitionTree) -> Int[np.ndarray, " folder"]:
-    """Numbers, among the distinct folders, of those that are neither everything nor one leaf."""
+    """Indices, among the distinct folders, of all except the root and the single leaves."""
     return np.flatnonzero(~tree.distinct.is_leaf)[1:]
 
 
@@ -217,11 +280,11 @@ def _leaves(tree: PartitionTree) -> tuple[Int[np.ndarray, " _leaf_of_folder"], .
 
 
 def _best_folders(tree: PartitionTree, support: Float[np.ndarray, " folder"], at_most: int) -> list[int]:
-    """Numbers, among the inner folders, of the families: the best choice below each folder, leaves to root."""
+    """Indices, among the inner folders, of the families: the best choice below each folder, from leaves to root."""
     distinct, inner = tree.distinct, _inner(tree)
     worth = np.zeros(len(distinct))
     share = distinct.size[inner] / tree.n_leaves
-    worth[inner] = share * (1 - share) * (np.nan_to_num(support) + _NO_SUPPORT)  # of a single input it is nan
+    worth[inner] = share * (1 - share) * (np.nan_to_num(support) + _NO_SUPPORT)  # nan for a single input
     number = {int(folder): i for i, folder in enumerate(inner)}
     children, pointers = distinct.children
     nothing: _Choices = [(0.0, ())] * (at_most + 1)
@@ -237,12 +300,12 @@ def _best_folders(tree: PartitionTree, support: Float[np.ndarray, " folder"], at
     return list(best[0][at_most][1])
 
 
-#: For m = 0, 1, …: the largest sum that at most m folders reach, and which these are.
+#: For m = 0, 1, …: the largest sum for at most m folders, and those folders.
 _Choices = list[tuple[float, tuple[int, ...]]]
 
 
 def _together(a: _Choices, b: _Choices) -> _Choices:
-    """Best choices from two disjoint parts of a tree."""
+    """Combine the best choices from two disjoint subtrees."""
     if b[-1][0] == 0:
         return a
     return [

@@ -1,4 +1,4 @@
-"""Entropies of heads and of networks in the Haar bases of their trees, eq. (21) and app. B.2 of [OA]."""
+"""Entropies of heads and networks in the Haar bases of their trees, eq. (21) and appendix B.2 of [OA]."""
 
 from __future__ import annotations
 
@@ -25,23 +25,33 @@ Ties = Literal["cut", "keep"]
 class Entropy:
     """l_p norms of the coarsest Haar coefficients, ``(Σ |β|^p)^(1/p)``, of every head or of the network.
 
-    ``np.asarray(e)`` is ``e.raw``; the entropy of a network is also a ``float(e)``. Raw values of different
-    networks, kinds and sizes are not comparable; relative ones do not change when the tensor is multiplied by
-    a number.
+    ``np.asarray(e)`` is ``e.raw``; the entropy of a network also converts with ``float(e)``. Raw values are not
+    comparable between networks, kinds or sizes. Relative values do not change when the tensor is multiplied by a
+    constant.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 6, 6)))
+    >>> org = ht.organize(att)
+    >>> entropy = ht.head_entropy(att, org, top=10)
+    >>> np.asarray(entropy).shape, entropy.n_functions
+    ((4,), 10)
     """
 
     raw: Float[np.ndarray, " ..."]
-    norm: Float[np.ndarray, " ..."]  #: root of the sum of squares of the head, or of the network
+    norm: Float[np.ndarray, " ..."]  #: square root of the sum of squares of the head or network
     n_functions: int  #: number of functions summed over
     eps: int  #: smallest support among them
     p: float
-    n_filled: int  #: missing entries that were filled first
+    n_filled: int  #: number of missing entries that were filled first
     heads: tuple[HeadId, ...]
     coefficients: Float[np.ndarray, "... function"]  #: what the sums are over, by falling support
 
     @property
     def relative(self) -> Float[np.ndarray, " ..."]:
-        """Raw values over the norm; 0 for what is zero altogether."""
+        """Raw values divided by the norm; 0 where the norm is 0."""
         return np.asarray(np.divide(self.raw, self.norm, out=np.zeros_like(self.raw), where=self.norm > 0))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -62,15 +72,28 @@ def head_entropy(
     Parameters
     ----------
     att : AttentionTensor
-        Missing entries are filled first: probs with 0, scores with their row's mean.
+        Missing entries are filled first: probs with 0, scores with the mean of their row.
     org : Organization
-        Its query and key trees make the basis.
+        Its query and key trees define the basis.
     top : int
-        Number of functions, or all if there are fewer.
+        Number of functions; all if there are fewer.
     p : float
-        Greater than 0; 1 is [OA]'s.
+        Greater than 0; [OA] uses 1.
     ties : {"cut", "keep"}
-        Whether functions that tie in support with the last one are cut off by their numbers, or all kept.
+        Whether functions that tie in support with the last one are cut off by their number or all included.
+
+    Examples
+    --------
+    A head with one block pattern has a larger entropy than a head of noise with the same norm:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> block = np.kron(np.eye(2), np.ones((4, 4)))
+    >>> noise = np.random.default_rng(0).normal(size=(8, 8))
+    >>> noise *= np.linalg.norm(block) / np.linalg.norm(noise)
+    >>> att = ht.AttentionTensor.from_array(np.stack([block, block, noise]))
+    >>> ht.head_entropy(att, ht.organize(att), top=4).relative.round(2)
+    array([1.41, 1.41, 0.35])
     """
     check_pair(att, org)
     return _entropy(att, TensorHaarBasis(tuple(org.trees)[1:]), top, p, ties)
@@ -81,7 +104,16 @@ def network_entropy(
 ) -> Entropy:
     """Entropy of the network over the head-query-key functions of largest support, appendix B.2 of [OA].
 
-    Parameters are those of `head_entropy`.
+    The parameters are those of `head_entropy`.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 6, 6)))
+    >>> entropy = ht.network_entropy(att, ht.organize(att), top=20)
+    >>> entropy.n_functions, 0 < float(entropy.relative) < 20**0.5
+    (20, True)
     """
     check_pair(att, org)
     return _entropy(att, TensorHaarBasis(tuple(org.trees)), top, p, ties)
@@ -111,20 +143,20 @@ def _coarsest(basis: TensorHaarBasis, top: int, ties: Ties) -> Int[np.ndarray, "
     return first if ties == "cut" else basis.at_least(int(basis.support(first[-1:])[0]))
 
 
-def _power_norm(moduli: Float[Tensor, "... m"], p: float) -> Float[np.ndarray, " ..."]:
-    """``(Σ moduli^p)^(1/p)`` without overflow: the largest is taken out first."""
-    largest = moduli.amax(dim=-1, keepdim=True)
-    units = moduli / torch.where(largest > 0, largest, 1.0)
+def _power_norm(magnitudes: Float[Tensor, "... m"], p: float) -> Float[np.ndarray, " ..."]:
+    """``(Σ magnitudes^p)^(1/p)`` without overflow: the largest is factored out first."""
+    largest = magnitudes.amax(dim=-1, keepdim=True)
+    units = magnitudes / torch.where(largest > 0, largest, 1.0)
     result = np.asarray((largest[..., 0] * units.pow(p).sum(dim=-1).pow(1 / p)).numpy())
     if not np.isfinite(result).all():
         raise InvalidValueError(
-            f"p is too small for {moduli.shape[-1]} coefficients, (Σ|β|^p)^(1/p) overflows: got {p}; "
+            f"p is too small for {magnitudes.shape[-1]} coefficients, (Σ|β|^p)^(1/p) overflows: got {p}; "
             "pass a larger p, or a smaller top"
         )
     return result
 
 
 def _norm(values: Float[Tensor, "head query key"], n_axes: int) -> Float[np.ndarray, " ..."]:
-    """Root of the sum of squares over the last axes, summed in float64 without a copy of the tensor."""
+    """Square root of the sum of squares over the last axes, in float64 without copying the tensor."""
     of_heads = norms(values.flatten(1).numpy())
     return of_heads if n_axes == 2 else np.asarray(norms(of_heads[None])[0])

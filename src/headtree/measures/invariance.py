@@ -1,4 +1,4 @@
-"""Whether softmax leaves a head's organization alone: theorem 2, corollary 1 and figure 2 of [OA]."""
+"""Does softmax preserve the organization of a head? Theorem 2, corollary 1 and figure 2 of [OA]."""
 
 from __future__ import annotations
 
@@ -23,46 +23,64 @@ from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.trees.tree import PartitionTree
 
-#: An entry is squashed when it is nearer to the median of its matrix than this share of the matrix' range.
+#: An entry is squashed if it is closer to the median of its matrix than this fraction of the matrix's range.
 _SQUASHED = 0.01
 
-#: Units of rounding that sums over scales, and functions of them, are off by.
+#: Error, in units of rounding, of sums over scales and of functions of them.
 _ROUNDING = 64
 
-#: Enough to hide the cost of a call, few enough that the terms of all of them take little memory.
+#: Enough heads to hide the cost of a call, few enough for their terms to take little memory.
 _HEADS_AT_A_TIME = 16
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxInvariance:
-    """A row per head, every column an array: whether the claim holds for this head, which is not presumed.
+    """A table with one row per head: whether the claim holds for it, which is tested and not assumed.
 
-    Ã is the sum of first-order and second-order terms over all scales, eq. (17); the unshifted exp overflows
-    on large scores, and what is made of it is then nan.
+    Ã is the sum of the first-order and second-order terms over all scales, eq. (17). The unshifted exp overflows
+    on large scores; everything computed from it is then nan.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 8, 8)) / 10)
+    >>> found = ht.softmax_invariance(att, ht.organize(att))
+    >>> found.distance.shape, found.tolerance
+    ((4,), 0.25)
     """
 
     heads: tuple[HeadId, ...]
-    distance: Float[np.ndarray, " head"]  #: ‖Ã - eq. (18)‖ / ‖Ã‖ on exp(f), unshifted; the corollary says 0
+    distance: Float[np.ndarray, " head"]  #: ‖Ã - eq. (18)‖ / ‖Ã‖ for the unshifted exp(f); the corollary says 0
     holds: Bool[np.ndarray, " head"]  #: whether the distance is at most the tolerance
-    mean: Float[np.ndarray, " head"]  #: mean of f, which the corollary assumes to be near 0
-    mixed: Float[np.ndarray, " head"]  #: root mean square of all mixed differences of f; the corollary: large
-    exponent: Float[np.ndarray, " head"]  #: of f on the found trees; <= 0 means no regularity, against the theorem
+    mean: Float[np.ndarray, " head"]  #: mean of f; the corollary assumes that it is near 0
+    mixed: Float[np.ndarray, " head"]  #: root mean square of the mixed differences of f; the corollary: large
+    exponent: Float[np.ndarray, " head"]  #: of f on the learned trees; <= 0: no regularity, contrary to the theorem
     exponent_error: Float[np.ndarray, " head"]
-    exponent_given: Float[np.ndarray, " head"]  #: of f in the given order, halved
+    exponent_given: Float[np.ndarray, " head"]  #: of f on dyadic trees over the original order
     exponent_softmax: Float[np.ndarray, " head"]  #: of softmax(f)
     exponent_residual: Float[np.ndarray, " head"]  #: of the residual of softmax; the theorem says twice that of f
-    share_first: Float[np.ndarray, " head"]  #: norms of the terms of softmax(f) over its norm
+    share_first: Float[np.ndarray, " head"]  #: norms of the terms of softmax(f), divided by its norm
     share_second: Float[np.ndarray, " head"]
     share_boundary: Float[np.ndarray, " head"]
     share_residual: Float[np.ndarray, " head"]
-    error_printed: Float[np.ndarray, " head"]  #: relative error of eq. (12) as printed, without boundary
-    squashed: Float[np.ndarray, " head"]  #: share of entries within 1 % of the range of softmax(f) from its median
-    kept: Float[np.ndarray, " head"]  #: share of those that Ã keeps apart by the same measure (figure 2)
+    error_printed: Float[np.ndarray, " head"]  #: relative error of eq. (12) as printed, without boundary terms
+    squashed: Float[np.ndarray, " head"]  #: fraction of entries within 1 % of the range of softmax(f) of its median
+    kept: Float[np.ndarray, " head"]  #: of these, the fraction that Ã still separates from the median (figure 2)
     tolerance: float
     n_filled: int
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Columns of one row per head."""
+        """Return the table as columns, one row per head.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(3, 8, 8)) / 10)
+        >>> list(ht.softmax_invariance(att, ht.organize(att)).to_dict())[:4]
+        ['layer', 'head', 'distance', 'holds']
+        """
         table: dict[str, list[Any]] = {
             "layer": [head.layer for head in self.heads],
             "head": [head.head for head in self.heads],
@@ -71,41 +89,62 @@ class SoftmaxInvariance:
         return table | {name: getattr(self, name).tolist() for name in columns}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary per head."""
+        """Return the table as one dictionary per head.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(3, 8, 8)) / 10)
+        >>> rows = ht.softmax_invariance(att, ht.organize(att)).rows()
+        >>> [(row["layer"], row["head"]) for row in rows]
+        [(0, 0), (0, 1), (0, 2)]
+        """
         table = self.to_dict()
         return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
 def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: float = 0.25) -> SoftmaxInvariance:
-    """Hold every head against theorem 2 and corollary 1 of [OA].
+    """Test theorem 2 and corollary 1 of [OA] on every head.
 
     Parameters
     ----------
     att : AttentionTensor
-        Of kind "scores": the corollary is about what enters softmax. Missing scores take their row's mean.
+        Of kind "scores": the corollary is about the input of softmax. Missing scores become the mean of their row.
     org : Organization
         Its query and key trees are used for all heads.
     tolerance : float
-        Largest distance between eq. (17) and eq. (18) at which the claim is said to hold.
+        Largest distance between eq. (17) and eq. (18) at which the claim counts as true.
+
+    Examples
+    --------
+    The claim holds for scores near 0:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> scores = np.random.default_rng(0).normal(size=(4, 8, 8))
+    >>> small = ht.AttentionTensor.from_array(scores / 100)
+    >>> ht.softmax_invariance(small, ht.organize(small)).holds
+    array([ True,  True,  True,  True])
     """
     check_pair(att, org)
     tolerance = _checks.positive(tolerance, "tolerance")
     if att.kind != "scores":
         raise InvalidValueError(
-            f"att must hold what enters softmax (kind='scores'), got kind={att.kind!r}; capture it with "
+            f"att must contain the input of softmax (kind='scores'), got kind={att.kind!r}; capture it with "
             "kind='scores'"
         )
     full = att.filled()
     _, *trees = org.trees
     found = TensorHaarBasis(tuple(trees))
     given = TensorHaarBasis(tuple(PartitionTree.halving(tree.n_leaves) for tree in trees))
-    parts = []
+    tables = []
     with progress("softmax invariance", len(att.heads)) as step:
-        for part in torch.split(full.values, _HEADS_AT_A_TIME):
-            parts.append(_columns(part, found, given))
-            for _ in part:
+        for heads in torch.split(full.values, _HEADS_AT_A_TIME):
+            tables.append(_columns(heads, found, given))
+            for _ in heads:
                 step("")
-    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    table = {name: np.concatenate([rows[name] for rows in tables]) for name in tables[0]}
     _warn_of_overflow(att, table["distance"])
     holds = table["distance"] <= tolerance
     return SoftmaxInvariance(att.heads, holds=holds, tolerance=tolerance, n_filled=full.n_filled, **table)
@@ -134,9 +173,9 @@ def _columns(
 
 
 def _rounding_of_terms(f: Float[Tensor, "head query key"], softmax: Paraproduct) -> Float[np.ndarray, " head"]:
-    """Errors of the terms of softmax(f), and of what is left of them.
+    """Rounding errors of the terms of softmax(f), and of the residual.
 
-    exp carries over those of f, and those of f less its rows' largest entries, which it is taken of.
+    exp passes on the errors of f, and of f minus the row maximum, to which it is applied.
     """
     terms = (softmax.value, softmax.first, softmax.second, softmax.boundary)
     largest = torch.stack([_largest(term) for term in terms]).amax(dim=0)
@@ -149,14 +188,14 @@ def _largest(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
 
 
 def _has_no_terms(f: Float[Tensor, "head query key"]) -> Bool[Tensor, " head"]:
-    """Whether every term of eq. (17) and eq. (18) is rounding, as those of constant matrices are.
+    """Whether all terms of eq. (17) and eq. (18) are rounding errors, as for constant matrices.
 
-    Without dd' f is a function of the row plus one of the column; d · d' is 0 where one of them is constant.
+    If dd' is 0, f is a function of the row plus a function of the column; d · d' is 0 if one of them is constant.
     """
     of_rows, of_columns = f.mean(dim=2, keepdim=True), f.mean(dim=1, keepdim=True)
     mixed = _largest(f - of_rows - of_columns + of_rows.mean(dim=1, keepdim=True))
     of_row, of_column = (means.amax(dim=(1, 2)) - means.amin(dim=(1, 2)) for means in (of_rows, of_columns))
-    rounding = 4 * torch.finfo(f.dtype).eps * _largest(f)  # of entries and means
+    rounding = 4 * torch.finfo(f.dtype).eps * _largest(f)  # errors of entries and means
     return torch.maximum(mixed, torch.minimum(of_row, of_column)) <= rounding
 
 
@@ -166,7 +205,7 @@ def _against_eq18(
     row_tree: PartitionTree,
     col_tree: PartitionTree,
 ) -> dict[str, Float[np.ndarray, " head"]]:
-    """What needs the unshifted exp; nan for heads on which it overflows."""
+    """The columns that need the unshifted exp; nan for heads on which it overflows."""
     eq17, eq18 = approximations(f, row_tree, col_tree)
     overflows = ~torch.isfinite(eq17.sum(dim=(1, 2)))
     has_no_terms = _has_no_terms(f)
@@ -184,7 +223,7 @@ def _against_eq18(
 
 
 def _is_squashed(x: Float[Tensor, "head query key"]) -> Bool[Tensor, "head query key"]:
-    """Whether an entry is within a share of the range of its matrix from the median."""
+    """Whether each entry is within a small fraction of its matrix's range of the median."""
     low, high = torch.aminmax(x.flatten(-2), dim=-1)
     middle = torch.from_numpy(medians(x.flatten(-2).numpy()))
     return (x - middle[:, None, None]).abs() <= (_SQUASHED * (high - low))[:, None, None]
@@ -195,7 +234,7 @@ def _warn_of_overflow(att: AttentionTensor, distance: Float[np.ndarray, " head"]
     if lost:
         warnings.warn(
             f"exp overflows on {len(lost)} heads, the first is {lost[0]}: their distance between eq. (17) "
-            "and eq. (18) is nan, since the corollary is about the unshifted exp",
+            "and eq. (18) is nan, because the corollary is about the unshifted exp",
             HeadtreeWarning,
             stacklevel=3,
         )

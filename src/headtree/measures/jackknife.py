@@ -1,4 +1,4 @@
-"""Statistics over inputs with their jackknife intervals."""
+"""Statistics over inputs with jackknife intervals."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, its 95 % interval (nan where none can be had), and how many inputs it is from."""
+    """A number, its 95 % interval (nan if it cannot be computed), and the number of inputs behind it."""
 
     number: float
     interval: tuple[float, float]
-    n_inputs: tuple[int, ...]  #: of each network
+    n_inputs: tuple[int, ...]  #: one number per network
 
 
 def jackknife(statistic: Statistic, *sizes: int) -> Estimate:
-    """A statistic of one or more sets of inputs with its jackknife interval.
+    """Estimate a statistic of one or more sets of inputs, with its jackknife interval.
 
     Parameters
     ----------
     statistic : function
-        Takes, for each set, the numbers of the inputs that it is to use.
+        Takes one array of indices per set: the inputs to use.
     sizes : int
-        Number of inputs of each set. Sets are independent: their variances add up, and the degrees of freedom are
-        those of Welch and Satterthwaite.
+        Number of inputs of each set. The sets are independent: their variances add up, with the degrees of freedom
+        of Welch and Satterthwaite.
     """
     everything = [np.arange(n) for n in sizes]
     number = float(statistic(*everything))
@@ -63,21 +63,21 @@ def _interval(number: float, variances: Sequence[float], sizes: Sequence[int]) -
 
 
 def mean_of(values: Sequence[float] | Float[np.ndarray, " input"]) -> Statistic:
-    """Statistic: the mean over inputs."""
+    """Make the statistic "mean over inputs"."""
     array = np.asarray(values, dtype=np.float64)
     return lambda inputs: float(array[inputs].mean())
 
 
 def mean_over_pairs(matrix: Float[np.ndarray, "input input"]) -> Statistic:
-    """Statistic: the mean over pairs of different inputs; nan of a single one."""
+    """Make the statistic "mean over pairs of different inputs"; nan for a single input."""
 
     def statistic(inputs: Int[np.ndarray, " draw"]) -> float:
-        part = matrix[np.ix_(inputs, inputs)]
-        return float(part[~np.eye(len(inputs), dtype=bool)].mean()) if len(inputs) > 1 else math.nan
+        chosen = matrix[np.ix_(inputs, inputs)]
+        return float(chosen[~np.eye(len(inputs), dtype=bool)].mean()) if len(inputs) > 1 else math.nan
 
     return statistic
 
 
 def difference_of(a: Statistic, b: Statistic) -> Statistic:
-    """Statistic of two sets of inputs: the first's less the second's."""
+    """Make the statistic of two sets of inputs "`a` of the first minus `b` of the second"."""
     return lambda of_a, of_b: a(of_a) - b(of_b)

@@ -35,21 +35,21 @@ def check_pair(att: Any, org: Any) -> None:
         )
     if not isinstance(org, Organization):
         raise InvalidTypeError(
-            f"org must be an Organization, got {type(org).__name__}; it is what organize(att) returns"
+            f"org must be an Organization, got {type(org).__name__}; pass the result of organize(att)"
         )
     if org.shape != att.shape:
         raise InvalidValueError(
-            f"org must organize att, which has shape {att.shape}, but its trees have {org.shape} leaves; "
+            f"org must be the organization of att, of shape {att.shape}, but its trees have {org.shape} leaves; "
             "pass organize(att), or the tensor that was organized"
         )
 
 
 def orders(trees: list[PartitionTree], rng: int | np.random.Generator) -> dict[str, list[PartitionTree]]:
-    """Trees to compare the found ones with, on the same axes.
+    """Make trees on the same axes to compare the learned trees with.
 
-    ``"organized"`` are the found trees; ``"given"`` halves the axes in their given order, ``"random"`` in a
-    random one; ``"shuffled"`` has the found trees with their leaves permuted at random, so that only what
-    stands where differs.
+    ``"organized"`` are the learned trees. ``"given"`` halves the axes in their original order, ``"random"`` in a
+    random order. ``"shuffled"`` has the learned trees with randomly permuted leaves: the same folders, but with
+    other leaves in them.
     """
     generator = _checks.generator(rng)
     permutations = [generator.permutation(tree.n_leaves) for tree in trees]

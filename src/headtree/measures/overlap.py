@@ -1,4 +1,4 @@
-"""Which measures of heads another one contains already: rank correlations over heads, with intervals."""
+"""Which measures of heads another measure already captures: rank correlations over heads, with intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headtree.measures.comparisons import rank_correlation, resampled_rank_corre
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-#: From here on the whole interval must lie, for a measure to count as contained.
+#: A measure counts as largely contained if its whole interval lies beyond this correlation.
 _LARGELY = 0.7
 
 _LABELS = ("name", "layer", "head", "role", "leaning", "family")
@@ -29,25 +29,40 @@ def overlap(
     n_bootstrap: int = 1000,
     rng: int | np.random.Generator = 0,
 ) -> DataFrame:
-    """Spearman's correlation of every measure with one of them, over heads, strongest first.
+    """Correlate every measure of heads with a reference measure (Spearman), strongest first.
 
     Parameters
     ----------
     heads : DataFrame
-        One row per head: `Run.heads`, or ``diagnostics(...).heads`` with an entropy beside it.
+        One row per head: `Run.heads`, or ``diagnostics(...).heads`` with an added entropy column.
     reference : str
-        The column to hold the others against; the l1 entropy of [OA], eq. (21).
+        The column to compare with; by default the l1 entropy, eq. (21) of [OA].
     columns : sequence of str, optional
-        Which others; all numeric columns without it, but for labels.
+        The columns to compare; by default all numeric columns except labels.
     confidence : float
-        Of the interval, from drawing the heads anew `n_bootstrap` times. Heads of one layer are not independent, so
-        that true intervals are wider.
+        Confidence level of the interval, from resampling the heads `n_bootstrap` times. Heads of one layer are not
+        independent, so true intervals are wider.
+    n_bootstrap : int
+        Number of resamples.
+    rng : int or numpy Generator
+        Source of the resamples.
 
     Returns
     -------
     DataFrame
         measure, correlation, low, high, n_heads, and `contained`: "largely" if the interval lies beyond ±0.7,
-        "partly" if it leaves out 0, "no" otherwise, "" where a measure is the same for all heads.
+        "partly" if it excludes 0, "no" otherwise, and "" for a measure that is the same for all heads.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> entropy = np.arange(20.0)
+    >>> heads = pd.DataFrame({"entropy": entropy, "spread": entropy**2, "sign": np.tile([1.0, -1.0], 10)})
+    >>> table = ht.overlap(heads)
+    >>> dict(zip(table["measure"], table["contained"]))
+    {'spread': 'largely', 'sign': 'no'}
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""How regular a matrix is on its trees: the mixed Hölder exponent of [OA] definition 2, measured."""
+"""How regular a matrix is on its trees: an estimate of the mixed Hölder exponent, definition 2 of [OA]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.trees.tree import PartitionTree
 
-#: Pairs of scales with j + j' below this are left out: a few large folders say little about a slope.
+#: Pairs of scales with j + j' below this are left out: a few large folders carry little information on a slope.
 _COARSEST = 2
 
 #: Entries transformed at a time: few enough to stay in cache.
@@ -32,16 +32,28 @@ _ENTRIES_AT_A_TIME = 1 << 19
 class HolderExponent:
     """Decay of mixed differences with scale: ``rms(dd') ≈ constant · 2^(-exponent · (j + j'))``, per matrix.
 
-    An exponent of 0 or less means no regularity. A matrix without any mixed difference is as regular as can
-    be: exponent inf, constant 0. With fewer than two different scales left the exponent is nan, with fewer
-    than three pairs its errors are.
+    An exponent of 0 or below means no regularity. A matrix without any mixed differences is as regular as possible:
+    exponent inf, constant 0. The exponent is nan if fewer than two different scales remain, and its errors are nan
+    if fewer than three pairs remain.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 16)
+    >>> tree = ht.PartitionTree.halving(16)
+    >>> fit = ht.holder_exponent(np.outer(x, x), tree, tree)
+    >>> print(fit)
+    exponent 1.00 ± 0.00
+    >>> bool(fit.is_regular), fit.rms.shape
+    (True, (4, 4))
     """
 
     exponent: Float[np.ndarray, " ..."]
     constant: Float[np.ndarray, " ..."]  #: 2 to the intercept of the fit
     exponent_error: Float[np.ndarray, " ..."]  #: standard error of the exponent
-    log2_constant_error: Float[np.ndarray, " ..."]  #: standard error of the intercept, log2 of the constant
-    n_pairs: Int[np.ndarray, " ..."]  #: pairs of scales that the fit saw
+    log2_constant_error: Float[np.ndarray, " ..."]  #: standard error of the intercept, log2(constant)
+    n_pairs: Int[np.ndarray, " ..."]  #: number of pairs of scales in the fit
     rms: Float[np.ndarray, "... row_scale column_scale"]  #: root mean square of dd' at each pair of scales
 
     @property
@@ -63,23 +75,38 @@ class HolderExponent:
 
 
 def holder_exponent(f: Any, row_tree: PartitionTree, col_tree: PartitionTree) -> HolderExponent:
-    """Mixed Hölder exponent and constant of f on two trees.
+    """Estimate the mixed Hölder exponent and constant of f on two trees.
 
-    Minus the slope, and the intercept, of log2 of the root mean square of dd' f at scales j, j' on j + j', by
-    least squares over j + j' >= 2; dd' is the difference between levels in rows and columns, as in
-    `paraproduct`.
+    The log2 of the root mean square of dd' f at scales j, j' is fitted against j + j' by least squares over
+    j + j' >= 2. The exponent is minus the slope, the constant 2 to the intercept. dd' is the difference between
+    levels in rows and columns, as in `paraproduct`.
 
     Parameters
     ----------
     f : array or tensor (..., row, column)
         Leading axes are batch axes.
     row_tree, col_tree : PartitionTree
-        Any trees; j and j' are levels. Found trees read rough fields low, and organized noise below 0.
+        Any trees; j and j' are levels. Learned trees give low exponents for rough fields, and exponents below 0 for
+        organized noise.
 
     Notes
     -----
-    Differences that rounding of the entries of f, as they come, can make are 0, and pairs of scales without any
-    others are left out of the fit: `n_pairs` says how many were not.
+    Differences no larger than the rounding errors of the entries of f count as 0. Pairs of scales without larger
+    differences are left out of the fit; `n_pairs` is the number of those that remain.
+
+    Examples
+    --------
+    A smooth matrix is regular in its given order, and not in a random one:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 16)
+    >>> tree = ht.PartitionTree.halving(16)
+    >>> shuffled = tree.take(np.random.default_rng(0).permutation(16))
+    >>> round(float(ht.holder_exponent(np.outer(x, x), tree, tree).exponent), 2)
+    1.0
+    >>> bool(ht.holder_exponent(np.outer(x, x), shuffled, shuffled).exponent < 0.5)
+    True
     """
     tensor = _checks.full_tensor(f, "f")
     if tensor.ndim < 2:
@@ -95,7 +122,7 @@ def exponents_in(
 ) -> HolderExponent:
     """`holder_exponent` of a checked tensor, in the Haar basis of its trees.
 
-    Differences up to `rounding` are zero: what was computed from larger numbers has their errors.
+    Differences up to `rounding` count as zero: numbers computed from larger ones inherit their errors.
     """
     return exponents_in_each(tensor, [basis], rounding)[0]
 
@@ -127,7 +154,7 @@ def _fitted(
 ) -> HolderExponent:
     """The fits of tables in units of powers of two."""
     if rounding is not None:
-        with np.errstate(over="ignore"):  # what is that small beside its rounding is 0
+        with np.errstate(over="ignore"):  # a matrix that small compared with its rounding is 0
             rms[rms <= np.ldexp(rounding, -units)[:, None, None]] = 0
     fits = [_fit(table, unit) for table, unit in zip(rms, units, strict=True)]
     rms = np.ldexp(rms, units[:, None, None])
@@ -138,10 +165,10 @@ def _fitted(
 
 
 def _rounding(f: Float[Tensor, "batch row column"]) -> Float[np.ndarray, " batch"]:
-    """Root mean square of differences that may be rounding of the entries of each matrix.
+    """Root mean square below which differences may be rounding errors of the entries of each matrix.
 
-    An entry is rounded by at most half a unit of rounding of itself, however large others are, and the root mean
-    square of a part of all changes is no more than that of all. This is twice as much.
+    The rounding error of an entry is at most half a unit in its last place, however large other entries are, and
+    the root mean square over some functions is at most that over all. This is twice that bound.
     """
     norms = torch.linalg.vector_norm(f, dim=(1, 2), dtype=torch.float64) / f[0].numel() ** 0.5
     return np.asarray(torch.finfo(f.dtype).eps * norms.cpu().numpy())
@@ -150,18 +177,18 @@ def _rounding(f: Float[Tensor, "batch row column"]) -> Float[np.ndarray, " batch
 def _in_units(
     f: Float[Tensor, "batch row column"],
 ) -> tuple[Float[Tensor, "batch row column"], Int[np.ndarray, " batch"]]:
-    """Each matrix divided by the power of two next to its largest entry, so that squares stay in range."""
+    """Divide each matrix by the power of two next to its largest entry; squares then stay in range."""
     exponents = torch.frexp(f.abs().amax(dim=(1, 2)))[1]
-    half = torch.div(exponents, 2, rounding_mode="floor")  # two factors: one may be out of range
+    half = torch.div(exponents, 2, rounding_mode="floor")  # two factors, because one may be out of range
     ones = torch.ones_like(f[:, :1, :1])
     first, second = (torch.ldexp(ones, power[:, None, None]) for power in (-half, half - exponents))
     return f * first * second, exponents.cpu().numpy()
 
 
 def _mixed(scaled: Float[Tensor, "batch row column"]) -> Float[Tensor, "batch row column"]:
-    """Without the means of rows and of columns, which are in no mixed difference.
+    """The matrices without row and column means, which contribute to no mixed difference.
 
-    Subtracted in float64, they do not drown what is small beside them.
+    Subtracting them in float64 keeps small differences accurate.
     """
     mixed = scaled.double()
     mixed = mixed - mixed.mean(dim=2, keepdim=True)
@@ -174,11 +201,11 @@ def _rms(
 ) -> Float[np.ndarray, "batch row_scale column_scale"]:
     """Root mean square of dd' f at every pair of scales; 0 up to the smallest that is not rounding.
 
-    dd' at (j, j') is the part of f in the Haar functions of nodes that split at level j of the row tree and j' of
-    the column tree. The basis is orthonormal: the sum of squares of dd' is that of their coefficients.
+    dd' at (j, j') is the component of f in the Haar functions of nodes that split at level j of the row tree and j'
+    of the column tree. The basis is orthonormal, so the sum of squares of dd' equals that of the coefficients.
     """
     rows, columns = basis.axes
-    levels = rows.level, columns.level  # the constant function, of level -1, is of no scale
+    levels = rows.level, columns.level  # the constant function has level -1 and belongs to no scale
     n_scales = rows.tree.n_levels - 1, columns.tree.n_levels - 1
     rms = np.sqrt(energies_by_level(basis.analyze(mixed).cpu().numpy(), levels, n_scales) / len(basis))
     rms[rms <= smallest[:, None, None]] = 0
@@ -186,7 +213,7 @@ def _rms(
 
 
 def _fit(rms: Float[np.ndarray, "row_scale column_scale"], units: int) -> tuple[float, float, float, float, int]:
-    """Exponent, constant, their standard errors, and the number of pairs of one matrix, in units of 2**units."""
+    """Exponent, constant, their standard errors and the number of pairs, for one matrix in units of 2**units."""
     scale = np.add.outer(np.arange(rms.shape[0]), np.arange(rms.shape[1]))
     if not rms.any():
         return np.inf, 0.0, 0.0, 0.0, 0
@@ -205,11 +232,20 @@ def _fit(rms: Float[np.ndarray, "row_scale column_scale"], units: int) -> tuple[
 
 @dataclass(frozen=True, eq=False)
 class Regularity:
-    """The Hölder exponents of every head on the found trees, and on others to compare them with.
+    """The Hölder exponents of every head on the learned trees, and on others for comparison.
 
-    `orders` are those of `sparsity`: organized, given, random, shuffled. Exponents count levels, and a found
-    tree has fewer of them than halving has: beside the given order, compare with the shuffled one, which has
-    the same levels.
+    The orders are those of `sparsity`: organized, given, random, shuffled. Exponents are per level, and a learned
+    tree has fewer levels than one made by halving. So compare not only with the given order but also with the
+    shuffled one, which has the same levels.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(3, 16, 16)))
+    >>> found = ht.regularity(att, ht.organize(att))
+    >>> list(found.by_order)
+    ['organized', 'given', 'random', 'shuffled']
     """
 
     heads: tuple[HeadId, ...]
@@ -217,7 +253,17 @@ class Regularity:
     n_filled: int
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Columns of one row per head."""
+        """Return the exponents as columns of a table, one row per head.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(3, 16, 16)))
+        >>> table = ht.regularity(att, ht.organize(att)).to_dict()
+        >>> len(table["exponent_organized"]), len(table["exponent_given"])
+        (3, 3)
+        """
         table: dict[str, list[Any]] = {
             "layer": [head.layer for head in self.heads],
             "head": [head.head for head in self.heads],
@@ -230,7 +276,27 @@ class Regularity:
 
 
 def regularity(att: AttentionTensor, org: Organization, *, rng: int | np.random.Generator = 0) -> Regularity:
-    """Measure [OA]'s claim that organizing makes a head regular: exponents before, after, and by chance."""
+    """Test the claim of [OA] that organizing makes a head regular: exponents before, after, and by chance.
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Missing entries are filled first: probs with 0, scores with the mean of their row.
+    org : Organization
+        Its query and key trees are used for all heads.
+    rng : int or numpy Generator
+        Source of the random orders.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> x = np.linspace(0, 1, 16)
+    >>> att = ht.AttentionTensor.from_array(np.stack([np.outer(x, x), np.outer(x, 1 - x), np.outer(x, x**2)]))
+    >>> found = ht.regularity(att, ht.organize(att))
+    >>> found.by_order["given"].is_regular
+    array([ True,  True,  True])
+    """
     check_pair(att, org)
     full = att.filled()
     trees = orders(list(org.trees)[1:], rng)

@@ -1,11 +1,11 @@
-"""How much the method's settings matter: one changed at a time, everything else as it was."""
+"""How much the settings of the method matter: one is changed at a time, everything else stays fixed."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,59 +24,61 @@ from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
-Matters = Literal["no more than rounding", "less than another input", "as much as another input", "more than it"]
+#: How much changing a setting moves the result, compared with swapping the input.
+Matters = Literal["more", "about as much", "less", "not at all"]
+DEGREES: tuple[Matters, ...] = get_args(Matters)
 
-#: Rankings that agree to this have not moved.
+#: Rankings with at least this correlation count as unchanged.
 _ROUNDING = 0.999
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one changed setting does to trees, affinities and the ranking of heads."""
+    """The effect of changing one setting on trees, affinities and the ranking of heads."""
 
     setting: str  #: such as "alpha"
-    value: str  #: what it was set to
-    head_tree: Estimate  #: tree distance of the heads' trees
+    value: str  #: the new value
+    head_tree: Estimate  #: tree distance between the head trees
     query_tree: Estimate
     key_tree: Estimate
-    affinity: Estimate  #: correlation of the heads' affinities, off the diagonal
+    affinity: Estimate  #: correlation of the off-diagonal head affinities
     ranking: Estimate  #: Spearman's correlation of head entropies
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The changes, and what a change of input does, which they are held against."""
+    """The effect of each change of a setting, and of a change of input for comparison."""
 
     settings: Questionnaire
     changes: tuple[Change, ...]
     other_input: Change  #: two inputs with the same settings
 
     def matters(self, change: Change) -> Matters:
-        """How much a change moves the ranking of heads, beside another input.
+        """How much a change moves the ranking of heads, compared with swapping the input.
 
-        By rule: compare the interval of its correlation with the mean correlation between two inputs.
+        The rule compares the interval of its correlation with the mean correlation between two inputs.
         """
         low, high = change.ranking.interval
         between = self.other_input.ranking.number
         if change.ranking.number >= _ROUNDING:
-            return "no more than rounding"
+            return "not at all"
         if low > between:
-            return "less than another input"
-        return "more than it" if high < between else "as much as another input"
+            return "less"
+        return "more" if high < between else "about as much"
 
     def matters_for_tree(self, change: Change) -> Matters:
-        """The same for the tree of heads, by the interval of its distance."""
+        """How much a change moves the head tree, by the interval of its tree distance."""
         low, high = change.head_tree.interval
         between = self.other_input.head_tree.number
         if change.head_tree.number <= 1 - _ROUNDING:
-            return "no more than rounding"
+            return "not at all"
         if high < between:
-            return "less than another input"
-        return "more than it" if low > between else "as much as another input"
+            return "less"
+        return "more" if low > between else "about as much"
 
 
 def variants(settings: Questionnaire) -> list[tuple[str, str, Questionnaire]]:
-    """Setting, value and questionnaire of every change of one setting."""
+    """List every change of one setting: its name, the new value, and the resulting questionnaire."""
     values: dict[str, tuple[object, ...]] = {
         "initial": ("cosine", "correlation", "gaussian"),
         "alpha": (-1.0, 0.0, 0.5, 1.0),
@@ -98,28 +100,29 @@ def variants(settings: Questionnaire) -> list[tuple[str, str, Questionnaire]]:
 def sensitivity(
     atts: Sequence[AttentionTensor], settings: Questionnaire | None = None, *, n_resampled: int = 10, rng: int = 0
 ) -> Sensitivity:
-    """Organize some inputs again and again, changing one setting at a time.
+    """Organize some inputs repeatedly, changing one setting at a time.
 
-    Beside the settings of the questionnaire: float32 against float64 (the tensors in the other precision), and
-    resampled inputs (trees and affinities averaged over inputs drawn with replacement, against all of them).
+    Besides the settings of the questionnaire, this compares float32 with float64 (the tensors in the other
+    precision), and resampled inputs (trees and affinities averaged over inputs drawn with replacement) with all
+    inputs.
 
     Parameters
     ----------
     atts : sequence of AttentionTensor
         The same network on several inputs; intervals need three or more.
     settings : Questionnaire, optional
-        What is departed from.
+        The settings to start from.
     n_resampled : int
         Number of resampled sets of inputs.
     """
     atts = _checks.as_list(atts, "atts", "AttentionTensor objects")
     if len(atts) < 2:
-        raise InvalidValueError(f"atts must be two or more inputs of one network, got {len(atts)}")
+        raise InvalidValueError(f"atts must contain two or more inputs of one network, got {len(atts)}")
     settings = Questionnaire() if settings is None else settings
     changed = variants(settings)
     with progress("sensitivity", len(changed) + 2) as step:
         base = [_organized(att, settings) for att in atts]
-        step("as it is")
+        step("unchanged")
         changes = []
         for name, value, other in changed:
             changes.append(_change(name, value, base, [_organized(att, other) for att in atts]))
@@ -145,7 +148,7 @@ class _Organized:
 
 def _organized(att: AttentionTensor, settings: Questionnaire) -> _Organized:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HeadtreeWarning)  # a setting may find all slices equal; its numbers say so
+        warnings.simplefilter("ignore", HeadtreeWarning)  # a setting may make all slices equal; the numbers show it
         org = organize(att, settings)
     return _Organized(org, head_entropy(att, org).raw)
 
@@ -177,7 +180,7 @@ def _change(setting: str, value: str, base: Sequence[_Organized], other: Sequenc
 
 
 def _between_inputs(base: Sequence[_Organized]) -> Change:
-    """Queries and keys of different inputs are different tokens: their trees are not compared."""
+    """Compare heads only: queries and keys of different inputs are different tokens."""
     n = len(base)
 
     def measured(compare: Callable[[_Organized, _Organized], float]) -> Estimate:
@@ -197,7 +200,7 @@ def _between_inputs(base: Sequence[_Organized]) -> Change:
 
 
 def _resampled(base: Sequence[_Organized], n_resampled: int, rng: np.random.Generator) -> Change:
-    """Averages over resampled inputs against averages over all: how far a network's tree hangs on its inputs."""
+    """Compare averages over resampled inputs with those over all: how much the head tree depends on the inputs."""
     affinities = np.stack([item.org.affinities[0] for item in base])
     entropies = np.stack([item.entropy for item in base])
     everything = _averages(affinities, entropies, np.arange(len(base)))

@@ -1,4 +1,4 @@
-"""Signal processing on the trees: how few Haar coefficients hold an array, and what thresholds leave."""
+"""Signal processing on trees: how few Haar coefficients describe an array, and denoising by thresholds."""
 
 from __future__ import annotations
 
@@ -29,27 +29,48 @@ _POINTS = 64
 
 @dataclass(frozen=True, eq=False)
 class CompressionCurve:
-    """Relative error of an array rebuilt from some of its Haar coefficients."""
+    """Relative error of an array reconstructed from some of its Haar coefficients.
 
-    counts: Int[np.ndarray, " point"]  #: numbers of coefficients kept
-    largest: Float[np.ndarray, " point"]  #: relative error when the largest are kept
-    coarsest: Float[np.ndarray, " point"]  #: relative error when those of largest support are kept
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tree = ht.PartitionTree.halving(8)
+    >>> curve = ht.compression_curve(np.arange(64.0).reshape(8, 8), [tree, tree], counts=[1, 4, 64])
+    >>> curve.largest.round(2)
+    array([0.51, 0.13, 0.  ])
+    """
+
+    counts: Int[np.ndarray, " point"]  #: number of coefficients used
+    largest: Float[np.ndarray, " point"]  #: relative error with the largest coefficients
+    coarsest: Float[np.ndarray, " point"]  #: relative error with the coefficients of largest support
     n_for_90: int  #: fewest coefficients with 90 % of the energy
     n_for_99: int  #: fewest coefficients with 99 % of the energy
     n_coefficients: int
 
 
 def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None) -> CompressionCurve:
-    """Error against the number of coefficients kept, largest first and coarsest first.
+    """Compute the error as a function of the number of coefficients, largest first and coarsest first.
 
     Parameters
     ----------
     x : array or tensor
-        One axis for each tree.
+        One axis per tree.
     trees : sequence of PartitionTree
-        One for each axis.
+        One per axis.
     counts : integers, optional
-        By default 64 numbers from 1 to all, evenly spaced in logarithm.
+        Numbers of coefficients; by default 64 of them from 1 to all, evenly spaced in logarithm.
+
+    Examples
+    --------
+    A block pattern needs two coefficients:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tree = ht.PartitionTree.halving(8)
+    >>> curve = ht.compression_curve(np.kron(np.eye(2), np.ones((4, 4))), [tree, tree])
+    >>> curve.n_for_90, curve.n_for_99, curve.n_coefficients
+    (2, 2, 64)
     """
     basis, coefficients = _coefficients(x, trees)
     energies = LargestFirst.of(coefficients.ravel().numpy())
@@ -74,10 +95,17 @@ def curve_counts(n: int) -> Int[np.ndarray, " point"]:
 
 
 def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "largest") -> Any:
-    """`x` rebuilt from n of its Haar coefficients: the largest in modulus, or those of largest support.
+    """Reconstruct `x` from n of its Haar coefficients: the largest in magnitude, or those of largest support.
 
-    Among equals the first in index order is kept. No other choice of n coefficients is nearer to `x` than the
-    largest.
+    Ties go to the first in index order. No other n coefficients approximate `x` better than the largest.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tree = ht.PartitionTree.halving(4)
+    >>> ht.compress(np.array([1.0, 1.0, 5.0, 5.5]), [tree], 2).round(2)
+    array([1.  , 1.  , 5.25, 5.25])
     """
     basis, coefficients = _coefficients(x, trees)
     n = _checks.at_least_one(n, "n")
@@ -87,25 +115,36 @@ def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "large
         raise InvalidValueError(f"keep must be one of {get_args(Keep)}, got {keep!r}")
     flat = coefficients.ravel()
     if keep == "largest":
-        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:n]
+        indices = torch.sort(flat.abs(), descending=True, stable=True).indices[:n]
     else:
-        kept = torch.from_numpy(np.ravel_multi_index(tuple(basis.top(n).T), basis.shape))
+        indices = torch.from_numpy(np.ravel_multi_index(tuple(basis.top(n).T), basis.shape))
     chosen = torch.zeros_like(flat)
-    chosen[kept] = flat[kept]
+    chosen[indices] = flat[indices]
     return _checks.as_input_type(basis.synthesize(chosen.reshape(coefficients.shape)), x)
 
 
 def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = None, mode: Mode = "hard") -> Any:
-    """Threshold the Haar coefficients of `x`, the constant's excepted.
+    """Threshold the Haar coefficients of `x`, except that of the constant.
 
     Parameters
     ----------
+    x : array or tensor
+        One axis per tree.
+    trees : sequence of PartitionTree
+        One per axis.
     threshold : float, optional
-        By default the universal threshold σ·√(2 log N), σ being the median modulus of the functions of
-        smallest support over 0.6745, which is the standard deviation where those carry nothing but Gaussian
-        noise.
+        By default the universal threshold σ·√(2 log N). σ is the median magnitude of the coefficients of smallest
+        support, divided by 0.6745: the standard deviation if those coefficients are pure Gaussian noise.
     mode : {"hard", "soft"}
-        Coefficients up to the threshold become 0; soft also moves the others towards 0 by it.
+        Coefficients up to the threshold become 0; "soft" also shrinks the others towards 0 by the threshold.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tree = ht.PartitionTree.halving(4)
+    >>> ht.denoise(np.array([1.0, 1.1, 5.0, 5.2]), [tree], threshold=0.5).round(2)
+    array([1.05, 1.05, 5.1 , 5.1 ])
     """
     basis, coefficients = _coefficients(x, trees)
     if mode not in get_args(Mode):
@@ -114,22 +153,31 @@ def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = No
         limit = _universal_threshold(basis, coefficients)
     else:
         limit = _checks.positive(threshold, "threshold")
-    moduli = coefficients.abs()
+    magnitudes = coefficients.abs()
     if mode == "hard":
-        kept = torch.where(moduli > limit, coefficients, 0.0)
+        chosen = torch.where(magnitudes > limit, coefficients, 0.0)
     else:
-        kept = coefficients.sign() * (moduli - limit).clamp(min=0)
-    constant = (0,) * kept.ndim
-    kept[constant] = coefficients[constant]
-    return _checks.as_input_type(basis.synthesize(kept.to(coefficients.dtype)), x)
+        chosen = coefficients.sign() * (magnitudes - limit).clamp(min=0)
+    constant = (0,) * chosen.ndim
+    chosen[constant] = coefficients[constant]
+    return _checks.as_input_type(basis.synthesize(chosen.to(coefficients.dtype)), x)
 
 
 @dataclass(frozen=True, eq=False)
 class Sparsity:
     """Compression curves of one tensor in several orders; [OA] claims that the organized one is best.
 
-    ``"organized"`` are the found trees, ``"given"`` halves the axes as they are, ``"random"`` halves them in
-    a random order, ``"shuffled"`` has the found trees with permuted leaves.
+    ``"organized"`` uses the learned trees, ``"given"`` halves the axes in their original order, ``"random"`` halves
+    them in a random order, and ``"shuffled"`` uses the learned trees with permuted leaves.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 8, 8)))
+    >>> found = ht.sparsity(att, ht.organize(att))
+    >>> list(found.by_order), found.gain > 0
+    (['organized', 'given', 'random', 'shuffled'], True)
     """
 
     by_order: dict[str, CompressionCurve]
@@ -137,12 +185,21 @@ class Sparsity:
 
     @property
     def gain(self) -> float:
-        """Coefficients for 99 % of the energy in the given order, over those in the organized one; 1 for zeros."""
+        """Coefficients for 99 % of the energy, given order divided by organized order; 1 if the tensor is 0."""
         given, organized = (self.by_order[order].n_for_99 for order in ("given", "organized"))
         return given / organized if organized else 1.0
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Columns of one row per order."""
+        """Return the curves' key numbers as columns of a table, one row per order.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 8, 8)))
+        >>> ht.sparsity(att, ht.organize(att)).to_dict()["n_coefficients"]
+        [256, 256, 256, 256]
+        """
         return {
             "order": list(self.by_order),
             "n_for_90": [curve.n_for_90 for curve in self.by_order.values()],
@@ -154,7 +211,32 @@ class Sparsity:
 def sparsity(
     att: AttentionTensor, org: Organization, *, counts: Any = None, rng: int | np.random.Generator = 0
 ) -> Sparsity:
-    """Measure [OA]'s claim of sparsity: compression curves of the tensor in four orders side by side."""
+    """Test the sparsity claim of [OA]: compression curves of the tensor in four orders.
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Missing entries are filled first: probs with 0, scores with the mean of their row.
+    org : Organization
+        Its trees define the organized order.
+    counts : integers, optional
+        Numbers of coefficients, as in `compression_curve`.
+    rng : int or numpy Generator
+        Source of the random orders.
+
+    Examples
+    --------
+    A block pattern with shuffled queries and keys is sparser once it is organized:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> block = np.kron(np.eye(2), np.ones((4, 4)))[rng.permutation(8)][:, rng.permutation(8)]
+    >>> att = ht.AttentionTensor.from_array(block * np.arange(1.0, 5.0)[:, None, None])
+    >>> found = ht.sparsity(att, ht.organize(att))
+    >>> found.by_order["organized"].n_for_99 < found.by_order["given"].n_for_99
+    True
+    """
     check_pair(att, org)
     full = att.filled()
     curves = {
@@ -171,9 +253,34 @@ def denoising_errors(
     mode: Mode = "hard",
     rng: int | np.random.Generator = 0,
 ) -> dict[str, float]:
-    """Relative error that `denoise` leaves in each order of `sparsity` when Gaussian noise is added first.
+    """Add Gaussian noise, `denoise`, and return the relative error that remains in each order of `sparsity`.
 
     ``"noisy"`` is the error before denoising.
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        Missing entries are filled first: probs with 0, scores with the mean of their row.
+    org : Organization
+        Its trees define the organized order.
+    noise : float
+        Standard deviation of the noise.
+    mode : {"hard", "soft"}
+        As in `denoise`.
+    rng : int or numpy Generator
+        Source of the noise and the random orders.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> block = np.kron(np.eye(2), np.ones((4, 4)))
+    >>> att = ht.AttentionTensor.from_array(block * np.arange(1.0, 5.0)[:, None, None])
+    >>> errors = ht.denoising_errors(att, ht.organize(att), noise=0.2)
+    >>> list(errors)
+    ['noisy', 'organized', 'given', 'random', 'shuffled']
+    >>> errors["organized"] < errors["noisy"]
+    True
     """
     check_pair(att, org)
     noise = _checks.positive(noise, "noise")
@@ -189,11 +296,11 @@ def denoising_errors(
 
 
 def _coefficients(x: Any, trees: Sequence[PartitionTree]) -> tuple[TensorHaarBasis, Float[Tensor, " ..."]]:
-    basis = TensorHaarBasis(trees)  # type: ignore[arg-type]  # which makes a tuple of them
+    basis = TensorHaarBasis(trees)  # type: ignore[arg-type]  # it makes a tuple of them
     tensor = _checks.real_tensor(_checks.full_tensor(x, "x"), "x")
     if tensor.ndim != len(basis.axes):
         raise InvalidValueError(
-            f"x must have one axis for each of the {len(basis.axes)} trees, got shape {tuple(tensor.shape)}"
+            f"x must have one axis per tree, {len(basis.axes)}, got shape {tuple(tensor.shape)}"
         )
     return basis, basis.analyze(tensor)
 
@@ -211,7 +318,7 @@ def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
     chosen = np.atleast_1d(np.asarray(counts))
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or (chosen < 1).any() or (chosen > n).any():
         raise InvalidValueError(
-            f"counts must be integers from 1 to the number of coefficients, {n}, got {counts!r}"
+            f"counts must be integers between 1 and the number of coefficients, {n}, got {counts!r}"
         )
     return chosen.astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Support of the folders of a consensus tree: how often they recur over inputs, beyond what chance gives."""
+"""Support of the folders of a consensus tree: how often they recur over inputs, beyond chance."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headtree._threads import for_each_task
 from headtree.geometry.recurrence import Recurrence, recurrence
 from headtree.progress import progress
 
-#: Sets of inputs with items relabelled at random, and divisions of each, that say what chance gives: the share that
-#: at most one of the sets exceeds. Folders that are chance then have support in about 2 of 201 cases.
+#: Sets of inputs whose items are relabelled at random, and divisions of each set, that make the null distribution.
+#: Chance is the share that at most one set exceeds, so a folder of noise has support in about 2 of 201 cases.
 _RELABELLED_SETS = 200
 _RELABELLED_DIVISIONS = 20
 
-#: Of more items, so many are drawn for each set: chance hardly depends on their number any more. Pairs have 0.2 to
-#: 0.3 with 64 items and with 128, in six inputs of noise or of a network, but 0.5 with 16.
+#: Cap on the items permuted per null set; beyond 64 the null distribution barely changes. In six inputs, of noise
+#: or of a network, pairs recur with a share of 0.2 to 0.3 for both 64 and 128 items, but of 0.5 for 16.
 _MANY = 64
 
 #: A set of leaves, as an integer with bit i set for leaf i.
@@ -27,16 +27,16 @@ Folder = int
 
 @dataclass(frozen=True)
 class FolderSupport:
-    """Of each folder of the tree of a mean affinity, but single leaves."""
+    """Share and support of each folder of a linkage tree, except single leaves."""
 
-    share: dict[Folder, float]  #: of resampled sets of inputs whose trees have the folder
-    support: dict[Folder, float]  #: of divisions in which both halves have it, beyond chance; of all leaves 0
+    share: dict[Folder, float]  #: fraction of resampled sets of inputs whose tree has the folder
+    support: dict[Folder, float]  #: fraction of divisions with it in both halves, beyond chance; 0 for the root
 
 
 def folder_support(
     affinities: Float[np.ndarray, "input leaf leaf"], n_bootstrap: int, rng: np.random.Generator
 ) -> FolderSupport:
-    """Share and support of the folders; see `headtree.consensus`."""
+    """Compute the share and support of the folders; see `headtree.consensus`."""
     n_inputs, n_leaves, _ = affinities.shape
     mean, everything = affinities.mean(axis=0), (1 << n_leaves) - 1
     resampled = recurrence(mean, affinities, _bootstrap(n_inputs, n_bootstrap, rng))
@@ -46,7 +46,7 @@ def folder_support(
     folders = _folders(divided)
     support = dict.fromkeys(folders, 0.0)
     supported: list[Folder] = []
-    clearest_first = np.argsort(-divided.gap, kind="stable")[1:]  # without the very first, which is everything
+    clearest_first = np.argsort(-divided.gap, kind="stable")[1:]  # without the first, the root
     with progress("support of folders", len(clearest_first)) as step:
         for i in clearest_first:
             folder, twice = folders[i], divided.count[i] / n_bootstrap
@@ -71,40 +71,40 @@ def _is_within(a: Folder, b: Folder) -> bool:
     return a & b == a
 
 
-def _items(around: Folder, kept: Iterable[Folder]) -> list[Folder]:
-    """Parts of `around` that may change places: the largest folders among `kept` inside it, and single leaves."""
+def _items(around: Folder, units: Iterable[Folder]) -> list[Folder]:
+    """Items of `around` to permute: the largest folders among `units` inside it, and the remaining leaves."""
     blocks: list[Folder] = []
     left = around
-    for folder in sorted(kept, key=int.bit_count, reverse=True):
-        if folder != around and _is_within(folder, left):  # and so in none of the blocks
+    for folder in sorted(units, key=int.bit_count, reverse=True):
+        if folder != around and _is_within(folder, left):  # and therefore in none of the blocks
             blocks.append(folder)
             left &= ~folder
     return [*blocks, *(1 << leaf for leaf in _leaves(left))]
 
 
 def _leaves(folder: Folder) -> list[int]:
-    """Leaves of a folder, in rising order."""
+    """Leaves of a folder, in increasing order."""
     return [leaf for leaf in range(folder.bit_length()) if folder >> leaf & 1]
 
 
 def as_folder(leaves: Iterable[int]) -> Folder:
-    """The folder with these leaves."""
+    """Return the folder with these leaves."""
     return sum(1 << int(leaf) for leaf in leaves)
 
 
 def _between(
     items: Sequence[Folder], affinities: Float[np.ndarray, "input leaf leaf"]
 ) -> Float[np.ndarray, "input item item"]:
-    """Mean affinity of the leaves of any two items."""
+    """Mean affinity between the leaves of every two items."""
     mean = np.zeros((len(items), affinities.shape[1]))
     for row, item in zip(mean, items, strict=True):
         row[_leaves(item)] = 1 / item.bit_count()
     between = mean @ affinities @ mean.T
-    return np.asarray((between + between.transpose(0, 2, 1)) / 2)  # products are symmetric up to rounding only
+    return np.asarray((between + between.transpose(0, 2, 1)) / 2)  # the products are symmetric only up to rounding
 
 
 def _beyond(share: float, chance: float) -> float:
-    """Share beyond chance, as in Cohen's kappa; 0 if it is nearer to chance than chance is known."""
+    """Share beyond chance, as in Cohen's kappa; 0 if the excess is below the null distribution's resolution."""
     is_beyond = share - chance > (1 - 1e-9) / _RELABELLED_DIVISIONS
     return (share - chance) / (1 - chance) if is_beyond else 0.0
 
@@ -115,17 +115,17 @@ def _folders(found: Recurrence) -> list[Folder]:
 
 @dataclass(frozen=True)
 class _Chance:
-    """Shares of folders where inputs have nothing in common: the items of each are relabelled at random."""
+    """Null distribution of the shares: the items of each input are relabelled at random."""
 
-    largest: Float[np.ndarray, "set size"]  #: largest share of any folder of so many items
+    largest: Float[np.ndarray, "set size"]  #: largest share of any folder with this number of items
 
     @classmethod
     def of(cls, affinities: Float[np.ndarray, "input item item"], rng: np.random.Generator) -> _Chance:
         n_inputs, n, _ = affinities.shape
         n_drawn = min(n, _MANY)
-        # Items are drawn from an order of their own, so that the one in which they are given does not matter.
-        known = np.argsort(affinities.mean(axis=(0, 1)))
-        drawn = rng.permuted(np.tile(known, (_RELABELLED_SETS, 1)), axis=1)[:, None, :n_drawn]
+        # Items are drawn from an order that depends on their affinities only, not on how they were given.
+        canonical = np.argsort(affinities.mean(axis=(0, 1)))
+        drawn = rng.permuted(np.tile(canonical, (_RELABELLED_SETS, 1)), axis=1)[:, None, :n_drawn]
         orders = rng.permuted(np.tile(drawn, (1, n_inputs, 1)), axis=2)
         weights = [_divisions(n_inputs, _RELABELLED_DIVISIONS, rng) for _ in orders]
         largest = np.zeros((_RELABELLED_SETS, n_drawn))
@@ -140,9 +140,10 @@ class _Chance:
         return cls(largest)
 
     def of_size(self, n_inside: int, n_outside: int) -> float:
-        """What all sets but one have at most, for any folder with as many items inside and outside, or more.
+        """Share that at most one set exceeds, over folders with at least as many items inside and outside.
 
-        If most items are inside, then for folders with as many outside. Half of those drawn counts as more.
+        If most items are inside, only folders with the same number outside are compared. Numbers above half of the
+        items drawn are capped there.
         """
         n = self.largest.shape[1]
         fewer = min(n_inside, n_outside, n // 2)
@@ -151,13 +152,13 @@ class _Chance:
 
 
 def _bootstrap(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 1 input"]:
-    """Weights of the inputs in samples with replacement."""
+    """Weights of the inputs in samples drawn with replacement."""
     counts = rng.multinomial(n_inputs, np.full(n_inputs, 1 / n_inputs), n_samples)
     return np.asarray(counts[:, None, :] / n_inputs)
 
 
 def _divisions(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 2 input"]:
-    """Weights of the inputs in a sample with replacement of each half of a random division into two."""
+    """Weights of the inputs when each half of a random division into two is resampled with replacement."""
     shuffled = rng.permuted(np.tile(np.arange(n_inputs), (n_samples, 1)), axis=1)
     weights = np.zeros((n_samples, 2, n_inputs))
     for side, half in enumerate(np.split(shuffled, [n_inputs // 2], axis=1)):

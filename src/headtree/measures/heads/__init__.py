@@ -1,1 +1,1 @@
-"""Measures of single heads and layers, from the interpretability literature."""
+"""Measures of single heads and layers from the interpretability literature."""

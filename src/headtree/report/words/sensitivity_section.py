@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headtree.measures.sensitivity import Change, Matters, Sensitivity
+from headtree.measures.sensitivity import DEGREES, Change, Sensitivity
 from headtree.report.words.numbers import interval_words
 from headtree.section import Picture, Section, Table
-
-#: How much a change moves the result, compared with another input, most first.
-_DEGREES: dict[Matters, str] = {
-    "more than it": "more",
-    "as much as another input": "about as much",
-    "less than another input": "less",
-    "no more than rounding": "not at all",
-}
 
 _COLUMNS = (
     "setting", "value", "tree of heads", "tree of queries", "tree of keys", "affinity of heads", "ranking of heads",
@@ -32,8 +24,8 @@ def sensitivity_section(found: Sensitivity) -> Section:
             *(interval_words(getattr(change, name)) for name in ("head_tree", "query_tree", "key_tree")),
             interval_words(change.affinity),
             interval_words(change.ranking),
-            _DEGREES[found.matters_for_tree(change)],
-            _DEGREES[found.matters(change)],
+            found.matters_for_tree(change),
+            found.matters(change),
         )
         for change in found.changes
     ]
@@ -52,9 +44,9 @@ def sensitivity_section(found: Sensitivity) -> Section:
     return Section("How sensitive the result is", text, (table,), (picture,))
 
 
-def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], Matters]) -> str:
+def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], str]) -> str:
     by_degree: dict[str, list[str]] = {}
     for change in changes:
-        by_degree.setdefault(_DEGREES[matters(change)], []).append(f"{change.setting} = {change.value}")
-    said = [f"{degree}: {', '.join(by_degree[degree])}" for degree in _DEGREES.values() if degree in by_degree]
-    return f"Compared with swapping the input, changing a setting moves the {what} of heads: {'; '.join(said)}."
+        by_degree.setdefault(matters(change), []).append(f"{change.setting} = {change.value}")
+    found = [f"{degree}: {', '.join(by_degree[degree])}" for degree in DEGREES if degree in by_degree]
+    return f"Compared with swapping the input, changing a setting moves the {what} of heads: {'; '.join(found)}."
