@@ -1,4 +1,4 @@
-"""The circle of [RC]: one layer, applied again and again to two points that should run along opposite arcs."""
+"""The circle of [RC]: one layer, applied again and again to two points that should follow opposite arcs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Circle(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class CircleRuns:
-    """Where each variant's two points run when the layer feeds itself."""
+    """The paths of two points when each variant of the layer is applied to its own output."""
 
     truth: Float[np.ndarray, "step 2 2"]
     runs: dict[str, Float[np.ndarray, "seed step 2 2"]]
@@ -64,7 +64,7 @@ class CircleRuns:
         return np.asarray(_lengths(apart) / (2 * _RADIUS))
 
     def ends(self, variant: str) -> dict[str, int]:
-        """How many seeds end with the points in one place, apart as they should be, or run away."""
+        """How many seeds end with the points collapsed into one, apart as they should be, or diverged."""
         last = self.distances(variant)[:, -1]
         collapsed, apart = last < 0.1, (last >= 0.1) & (last <= 2)
         return {
@@ -74,7 +74,7 @@ class CircleRuns:
         }
 
     def findings(self) -> list[str]:
-        """Where the points end up, and what of that agrees with [RC]."""
+        """Where the points end up, and whether that agrees with [RC]."""
         return [
             f"Circle, {variant}: after {len(self.truth) - 1} applications, of {len(runs)} seeds "
             + ", ".join(f"{n} {end}" for end, n in self.ends(variant).items())

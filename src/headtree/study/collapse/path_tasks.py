@@ -1,7 +1,7 @@
 """Small tasks on which [RC] measures what paths of each length are worth: sorting, convex hull, memorisation.
 
-A network of attention and skips alone learns the task; then the paths of each length, all of them together, answer
-in its place. What they get right is set beside what chance would.
+A network of attention and skips alone learns the task; then the sum of all paths of each length answers instead of
+the network. Its accuracy is compared with chance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PathTask:
 
 
 def sorting() -> PathTask:
-    """Put 8 numbers out of 10 into order: the label of a place is the number that belongs there."""
+    """Sort 8 numbers out of 10: the label of a position is the number that belongs there."""
 
     def draw(rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
         numbers = rng.integers(10, size=(n, 8))
@@ -74,7 +74,7 @@ def _are_corners(points: Float[np.ndarray, "cloud point 2"]) -> Bool[np.ndarray,
 
 
 def memorisation() -> PathTask:
-    """Learn by heart a random label for every word of a text, which can only be told by what stands around it."""
+    """Memorise a random label for every word of a text; only the words around it tell which."""
     n_sequences, n_tokens, n_labels = 24, 32, 20
     words = _text_words(n_sequences * n_tokens)
     numbers = {word: i for i, word in enumerate(sorted(set(words)))}
@@ -132,7 +132,7 @@ class TaskNetwork(nn.Module):
         is_points = task.vocabulary is None
         self.embed = nn.Linear(2, task.width) if is_points else nn.Embedding(task.vocabulary or 0, task.width)
         # points have no order; numbers and words do
-        self.places = None if is_points else nn.Parameter(torch.randn(task.n_tokens, task.width) * 0.5)
+        self.positions = None if is_points else nn.Parameter(torch.randn(task.n_tokens, task.width) * 0.5)
         self.norms = nn.ModuleList(nn.LayerNorm(task.width) for _ in range(task.n_layers))
         self.attentions = nn.ModuleList(Attention(task.width, task.n_heads) for _ in range(task.n_layers))
         self.read = nn.Linear(task.width, task.n_labels)
@@ -140,8 +140,8 @@ class TaskNetwork(nn.Module):
     def forward(self, x: Tensor) -> Float[Tensor, "batch token label"]:
         """Logits of the labels."""
         hidden = self.embed(x)
-        if self.places is not None:
-            hidden = hidden + self.places
+        if self.positions is not None:
+            hidden = hidden + self.positions
         for norm, attention in zip(self.norms, self.attentions, strict=True):
             hidden = hidden + attention(norm(hidden))
         logits: Tensor = self.read(hidden)
@@ -173,7 +173,7 @@ class TaskPaths:
         )
 
     def findings(self) -> list[str]:
-        """What agrees with [RC] and what does not, from the numbers."""
+        """What agrees with [RC] and what does not."""
         mean, half = self.interval()
         best = int(mean.argmax())
         half_way = len(mean) // 2
@@ -181,7 +181,7 @@ class TaskPaths:
         near = [length for length in range(half_way + 1, len(mean)) if mean[length] - half[length] <= self.chance]
         far = [length for length in range(half_way + 1, len(mean)) if length not in near]
         said = [
-            f"{self.task}: the network gets {self.network.mean():.1%} of the labels, chance {self.chance:.1%}.",
+            f"{self.task}: accuracy of the network {self.network.mean():.1%}, of chance {self.chance:.1%}.",
             f"Paths of length {best} alone get most, {mean[best]:.1%} ± {half[best]:.1%}: "
             + _who_carries(above, half[best], best <= half_way),
         ]
@@ -227,7 +227,7 @@ def task_paths(name: str, *, n_seeds: int = 5, n_test: int = 32, n_steps: int | 
     n_seeds : int
         How many networks.
     n_test : int
-        How many sequences to measure on, new ones but for memorisation.
+        How many sequences to measure on; new ones, except for memorisation.
     n_steps : int, optional
         Instead of the task's own number of training steps.
     """

@@ -1,4 +1,4 @@
-"""What the heads of a network look like, in a few numbers, while it learns."""
+"""A few numbers about the heads of a network during training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def mixed_difference(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
-    r"""Mean of \|dd'\| over scales and entries, per head, on halving trees of queries and keys as they stand.
+    r"""Mean of \|dd'\| over scales and entries, per head, on dyadic trees of queries and keys.
 
     dd' = P^(j+1)P'^(j'+1) f - P^(j+1)P'^j' f - P^j P'^(j'+1) f + P^j P'^j' f is the mixed Haar difference of eq.
     (12) of [OA]. It is constant on folders, so each folder counts with its size.
