@@ -29,6 +29,11 @@ def test_help_needs_nothing_heavy_and_nothing_of_the_study():
     assert run(sys.executable, "-c", code).stdout.strip() == "[]"
 
 
+def test_every_module_name_occurs_once():
+    names = [path.name for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(set(names)) == sorted(names)
+
+
 def test_python_in_the_readme_runs_as_printed():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert blocks
