@@ -16,6 +16,7 @@ from headtree.report.page.material import page_data
 from headtree.report.page.overview import representatives
 from headtree.report.page.packing import packed
 from headtree.report.page.tiles import block_means
+from headtree.runs.named import named_tree
 
 
 def unpacked(text):
@@ -120,6 +121,23 @@ def test_probabilities_give_their_own_softmax(images):
     assert np.abs(found.term_scale[0] * signed**2 - expected).max() <= 0.02 * expected.max()
 
 
+def stability_of(entropies):
+    """The stability in the measures of a run, if it has several inputs."""
+    if len(entropies) < 2:
+        return {}
+    found = ht.stability(entropies)
+    return {
+        "stability": {
+            "correlations": found.correlations.tolist(),
+            "mean_correlation": found.mean_correlation,
+            "interval": found.interval,
+            "confidence": found.confidence,
+            "n_selected": found.n_selected,
+            "table": [{name: str(value) for name, value in row.items()} for row in found.table(5)],
+        }
+    }
+
+
 def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
     """A run of noise, the worst to compress, on trees that were not found but made."""
     rng = np.random.default_rng(0)
@@ -150,6 +168,7 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
         path=None, name="noise", kind="scores", settings={}, info={}, n_inputs=n_inputs, attention=atts,
         inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, consensus=joint,
         heads=pd.DataFrame(table), sections={}, samples=(),
+        measures=named_tree(stability_of([table[f"entropy_{i}"] for i in range(n_inputs)]), "measure"),
     )  # fmt: skip
 
 
