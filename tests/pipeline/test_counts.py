@@ -20,7 +20,7 @@ from headtree.measures.regularity import regularity
 from headtree.measures.sparsity import sparsity
 from headtree.measures.stability import stability
 from headtree.questionnaire.organize import organize
-from headtree.runs.folder import reopened
+from headtree.runs.folder import rewriting_run
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.stored_array import StoredArray
 from tests.runs.examples import small_run
@@ -65,7 +65,7 @@ def test_each_thing_is_computed_once(counts, tmp_path, n_inputs):
 
 
 def test_a_run_is_opened_once_for_each_state(tmp_path):
-    with reopened(small_run(tmp_path / "run", n_inputs=2).path) as place:
+    with rewriting_run(small_run(tmp_path / "run", n_inputs=2).path) as place:
         before = place.run
         assert place.run is before
         place.save(place.record.with_step("draw", place.record.steps["measure"]))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from headtree.runs.named import named_tree
 
 import headtree as ht
 from headtree.bases.paraproduct import paraproduct
@@ -16,7 +17,6 @@ from headtree.report.page.material import page_data
 from headtree.report.page.overview import representatives
 from headtree.report.page.packing import packed
 from headtree.report.page.tiles import block_means
-from headtree.runs.named import named_tree
 
 
 def unpacked(text):

@@ -13,7 +13,7 @@ import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make import Measures, make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, workplace
+from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, writing_run
 from headtree.runs.record import NotARunError
 from tests.runs.examples import QUICK, small_run, tensors
 
@@ -118,12 +118,12 @@ def test_a_run_in_use_is_refused_and_a_killed_owner_is_not_waited_for(tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(RunInUseError, match=f"process ID {other.pid}"), workplace(tmp_path, "scores", {}):
+        with pytest.raises(RunInUseError, match=f"process ID {other.pid}"), writing_run(tmp_path, "scores", {}):
             pass
         other.kill()
         other.wait()
     assert (tmp_path / ".headtree-lock").exists()  # it could not clean up
-    with workplace(tmp_path, "scores", {}) as place:
+    with writing_run(tmp_path, "scores", {}) as place:
         assert place.is_new
     with locked(tmp_path):
         pass

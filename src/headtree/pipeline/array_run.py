@@ -20,7 +20,7 @@ from headtree.pipeline.steps import write_table
 from headtree.pipeline.tables import curves_to_dict
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize_array
-from headtree.runs.folder import Workplace
+from headtree.runs.folder import RunWriter
 from headtree.runs.organization_store import questionnaire_from_dict, write_organizations
 from headtree.runs.run import ARRAY_FORMAT
 from headtree.tensor.load import LoadedArray, load_array
@@ -104,14 +104,14 @@ def _is_fit(name: str) -> bool:
     return bool(name) and name not in _TAKEN and all(c.isalnum() or c in "_-" for c in name)
 
 
-def keep(place: Workplace, source: ArrayFile) -> None:
+def keep(writer: RunWriter, source: ArrayFile) -> None:
     """Copy the array into the run."""
     values = source.values
     missing = np.isnan(values)
     item = {"name": source.path.name, "sha256": source.settings["sha256"]}
-    place.save(replace(place.record, inputs=(item,)))
-    with place.whole(place.path / "array.zarr") as draft:
-        group = create(draft, {"format": ARRAY_FORMAT, "identity": place.identity})
+    writer.save(replace(writer.record, inputs=(item,)))
+    with writer.whole(writer.path / "array.zarr") as draft:
+        group = create(draft, {"format": ARRAY_FORMAT, "identity": writer.identity})
         put(group, "array", Variable(source.names, values))
         if missing.any():
             put(group, "mask", Variable(source.names, missing))
@@ -121,27 +121,27 @@ def keep(place: Workplace, source: ArrayFile) -> None:
         finish(draft)
 
 
-def organize_axes(place: Workplace, source: ArrayFile) -> None:
+def organize_axes(writer: RunWriter, source: ArrayFile) -> None:
     """Organize every axis."""
-    settings = questionnaire_from_dict(place.record.settings["questionnaire"])
+    settings = questionnaire_from_dict(writer.record.settings["questionnaire"])
     missing = np.isnan(source.values)
     org = organize_array(source.values, settings, mask=missing if missing.any() else None, names=source.names)
-    with place.whole(place.path / "organization.zarr") as draft:
+    with writer.whole(writer.path / "organization.zarr") as draft:
         write_organizations(draft, [org])
 
 
-def measure_array(place: Workplace, source: ArrayFile) -> None:
+def measure_array(writer: RunWriter, source: ArrayFile) -> None:
     """A table for each axis, and how few Haar coefficients hold the array."""
-    org = place.run.organization[0]
+    org = writer.run.organization[0]
     for axis, labels in zip(org.names, source.loaded.labels, strict=True):
-        write_table(place, f"{axis}.csv", _axis_table(org, axis, labels))
+        write_table(writer, f"{axis}.csv", _axis_table(org, axis, labels))
     missing = np.isnan(source.values)
     full = source.values
     if missing.any():
         full = np.where(missing, full[~missing].mean(), full)
     curves = {
         name: compression_curve(full, trees)
-        for name, trees in orders(list(org.trees), place.record.settings["measures"]["seed"]).items()
+        for name, trees in orders(list(org.trees), writer.record.settings["measures"]["seed"]).items()
     }
     organized = curves["organized"].n_for_99
     measures = {
@@ -156,19 +156,19 @@ def measure_array(place: Workplace, source: ArrayFile) -> None:
             "curves": curves_to_dict(curves),
         },
     }
-    place.write_text("measures.json", json.dumps(measures, indent=1) + "\n")
+    writer.write_text("measures.json", json.dumps(measures, indent=1) + "\n")
 
 
 def _axis_table(org: Organization, axis: str, labels: Sequence[str] | None) -> dict[str, Any]:
     """One row per slice: where it stands in tree order, its folders on the upper levels, its coordinates."""
     tree, points = org.trees[axis], org.coordinates[axis]
     n = tree.n_leaves
-    place = np.empty(n, dtype=np.int64)
-    place[org.order(axis)] = np.arange(n)
+    writer = np.empty(n, dtype=np.int64)
+    writer[org.order(axis)] = np.arange(n)
     table: dict[str, Any] = {"slice": np.arange(n)}
     if labels is not None:
         table["label"] = list(labels)
-    table["place_in_tree"] = place
+    table["place_in_tree"] = writer
     for level in range(1, min(_LEVELS + 1, tree.n_levels)):
         table[f"folder_{level}"] = tree.labels[level]
     for i in range(min(3, points.shape[1])):

@@ -14,7 +14,8 @@ from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.sources import Source
 from headtree.questionnaire.settings import Questionnaire
-from headtree.runs.folder import Workplace, reopened, workplace
+from headtree.runs.contents import files_of
+from headtree.runs.folder import RunWriter, rewriting_run, writing_run
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
 
@@ -26,7 +27,7 @@ Say = Callable[[str, float], None]
 class PlannedStep:
     """A step: what it does in the run's folder, and which files it writes there."""
 
-    do: Callable[[Workplace], None]
+    do: Callable[[RunWriter], None]
     files: tuple[str, ...]
 
 
@@ -86,29 +87,28 @@ def make_run(
     }
     begin = cache(source.begin)  # a model is loaded once, if any step needs it
     plan = {
-        "capture": PlannedStep(lambda place: steps.capture(place, begin), ("attention.zarr",)),
-        "organize": PlannedStep(steps.organize_inputs, ("organization.zarr",)),
-        "measure": PlannedStep(steps.measure, ("measures.json",)),
-        "diagnose": PlannedStep(
-            lambda place: steps.diagnose(place, begin),
-            ("heads.csv", "layers.csv", "overlap.csv", "sections/diagnostics.json"),
-        ),
+        "capture": PlannedStep(lambda writer: steps.capture(writer, begin), files_of("capture")),
+        "organize": PlannedStep(steps.organize_inputs, files_of("organize")),
+        "measure": PlannedStep(steps.measure, files_of("measure")),
+        "diagnose": PlannedStep(lambda writer: steps.diagnose(writer, begin), files_of("diagnose")),
     }
     if depth:
-        plan["depth"] = PlannedStep(lambda place: steps.add_depth(place, begin), ())
+        plan["depth"] = PlannedStep(lambda writer: steps.add_depth(writer, begin), ())
     if sensitivity:
         plan["sensitivity"] = PlannedStep(steps.measure_sensitivity, ())
-    with workplace(path, source.kind, settings, force=force) as place:
-        _carry_out(place, plan | (_PICTURES if draw else {}), say)
+    with writing_run(path, source.kind, settings, force=force) as writer:
+        _carry_out(writer, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
 
 
 def redraw(path: str | PathLike[str], *, say: Say | None = None) -> Run:
     """Draw the figures and write the page of a run again, whatever is there of them."""
-    with reopened(path) as place:
-        place.run.measures  # noqa: B018  (which says what is missing, if the run is not that far)
-        place.save(replace(place.record, steps={k: v for k, v in place.record.steps.items() if k not in _PICTURES}))
-        _carry_out(place, _ARRAY_PICTURES if place.record.kind == "array" else _PICTURES, say)
+    with rewriting_run(path) as writer:
+        writer.run.measures  # noqa: B018  (which says what is missing, if the run is not that far)
+        writer.save(
+            replace(writer.record, steps={k: v for k, v in writer.record.steps.items() if k not in _PICTURES})
+        )
+        _carry_out(writer, _ARRAY_PICTURES if writer.record.kind == "array" else _PICTURES, say)
     return open_run(path)
 
 
@@ -130,35 +130,35 @@ def make_array_run(
     }
     tables = tuple(f"{name}.csv" for name in source.names)
     plan = {
-        "capture": PlannedStep(lambda place: arrays.keep(place, source), ("array.zarr",)),
-        "organize": PlannedStep(lambda place: arrays.organize_axes(place, source), ("organization.zarr",)),
-        "measure": PlannedStep(lambda place: arrays.measure_array(place, source), (*tables, "measures.json")),
+        "capture": PlannedStep(lambda writer: arrays.keep(writer, source), ("array.zarr",)),
+        "organize": PlannedStep(lambda writer: arrays.organize_axes(writer, source), ("organization.zarr",)),
+        "measure": PlannedStep(lambda writer: arrays.measure_array(writer, source), (*tables, "measures.json")),
     }
-    with workplace(path, "array", settings, force=force) as place:
-        _carry_out(place, plan | (_ARRAY_PICTURES if draw else {}), say)
+    with writing_run(path, "array", settings, force=force) as writer:
+        _carry_out(writer, plan | (_ARRAY_PICTURES if draw else {}), say)
     return open_run(path)
 
 
 #: The steps that can be done again at any time, from what the others left.
 _PICTURES = {
     "draw": PlannedStep(steps.draw, ()),
-    "page": PlannedStep(steps.write_page, ("report.html",)),
+    "page": PlannedStep(steps.write_page, files_of("page")),
 }
 _ARRAY_PICTURES = {"draw": _PICTURES["draw"]}
 
 
-def _carry_out(place: Workplace, plan: Mapping[str, PlannedStep], say: Say | None) -> None:
+def _carry_out(writer: RunWriter, plan: Mapping[str, PlannedStep], say: Say | None) -> None:
     """Do what is not done."""
     for name, step in plan.items():
-        if place.record.is_done(name):
+        if writer.record.is_done(name):
             continue
-        if name != "page" and place.record.is_done("page"):  # which shows what this step will have found
-            place.save(replace(place.record, steps={k: v for k, v in place.record.steps.items() if k != "page"}))
-        with place.step(name, step.files):
-            step.do(place)
+        if name != "page" and writer.record.is_done("page"):  # which shows what this step will have found
+            writer.save(replace(writer.record, steps={k: v for k, v in writer.record.steps.items() if k != "page"}))
+        with writer.step(name, step.files):
+            step.do(writer)
         if say is not None:
-            say(name, place.record.steps[name].seconds)
-    place.sweep()
+            say(name, writer.record.steps[name].seconds)
+    writer.sweep()
 
 
 def default_folder(name: str) -> Path:

@@ -32,9 +32,9 @@ from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
 from headtree.report.words.sensitivity_section import sensitivity_section
 from headtree.runs.containers import LazySequence
-from headtree.runs.folder import Workplace
+from headtree.runs.contents import measured_file, sample_file
+from headtree.runs.folder import RunWriter
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
-from headtree.runs.run import measured_file
 from headtree.section import Section
 from headtree.tensor.store import join_attention, open_tensor, write_attention
 
@@ -42,54 +42,54 @@ from headtree.tensor.store import join_attention, open_tensor, write_attention
 _SENSITIVITY_INPUTS = 3
 
 
-def capture(place: Workplace, begin: Callable[[], Capture]) -> None:
+def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     """Run the model on one input after another and keep every head's attention."""
     ready = begin()
     n = len(ready.inputs)
-    place.save(replace(place.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
-    parts = [place.part(f"attention-{i:05d}.zarr") for i in range(n)]
+    writer.save(replace(writer.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
+    parts = [writer.part(f"attention-{i:05d}.zarr") for i in range(n)]
     samples = []
     with _steps("capturing", n) as step:
         for i, part in enumerate(parts):
             if not part.exists():
-                with place.whole(part) as draft:
+                with writer.whole(part) as draft:
                     like = parts[0] if i else None
-                    write_attention(draft, [ready.tensor(i)], f"{place.identity} {i}", like=like)
+                    write_attention(draft, [ready.tensor(i)], f"{writer.identity} {i}", like=like)
             picture = ready.sample(i)
             if picture is not None:
-                samples.append(f"samples/input_{i:05d}.png")
-                with place.whole(place.path / samples[-1]) as draft:
+                samples.append(sample_file(i))
+                with writer.whole(writer.path / samples[-1]) as draft:
                     draft.write_bytes(picture)
             step(f"input {i + 1} of {n}")
-    place.announce("capture", ("attention.zarr", *samples))
-    with place.whole(place.path / "attention.zarr") as draft:
-        join_attention(draft, parts, place.identity)
+    writer.announce("capture", ("attention.zarr", *samples))
+    with writer.whole(writer.path / "attention.zarr") as draft:
+        join_attention(draft, parts, writer.identity)
 
 
-def organize_inputs(place: Workplace) -> None:
+def organize_inputs(writer: RunWriter) -> None:
     """Organize every input, then average their heads' affinities into one tree."""
-    settings = questionnaire_from_dict(place.record.settings["questionnaire"])
-    n = len(place.record.inputs)
+    settings = questionnaire_from_dict(writer.record.settings["questionnaire"])
+    n = len(writer.record.inputs)
     affinities: list[np.ndarray[Any, Any]] = []
     with _steps("organizing", n) as step:
         for i in range(n):
-            part = place.part(f"organization-{i:05d}.zarr")
+            part = writer.part(f"organization-{i:05d}.zarr")
             if part.exists():
                 org = read_organization(part, 0)
             else:
-                org = organize(open_tensor(place.path / "attention.zarr", i).load(), settings)
+                org = organize(open_tensor(writer.path / "attention.zarr", i).load(), settings)
                 if i < n - 1:  # the last is at once written with all others
-                    with place.whole(part) as draft:
+                    with writer.whole(part) as draft:
                         write_organizations(draft, [org])
             affinities.append(org.affinities[0])
             step(f"input {i + 1} of {n}")
     last = org
 
     def organization(i: int) -> Organization:
-        return last if i == n - 1 else read_organization(place.part(f"organization-{i:05d}.zarr"), 0)
+        return last if i == n - 1 else read_organization(writer.part(f"organization-{i:05d}.zarr"), 0)
 
-    agreed = _agreement(affinities, last, place.record.settings["measures"])
-    with place.whole(place.path / "organization.zarr") as draft:
+    agreed = _agreement(affinities, last, writer.record.settings["measures"])
+    with writer.whole(writer.path / "organization.zarr") as draft:
         write_organizations(draft, LazySequence(n, organization), agreed)
 
 
@@ -110,15 +110,15 @@ def _agreement(
     )
 
 
-def measure(place: Workplace) -> None:
+def measure(writer: RunWriter) -> None:
     """Entropies, sparsity, regularity and softmax invariance of every input, and of the network."""
-    settings = place.record.settings["measures"]
-    files = [measured_file(i) for i in range(len(place.record.inputs))]
-    place.announce("measure", (*files, "measures.json"))
-    run, inputs = place.run, []
+    settings = writer.record.settings["measures"]
+    files = [measured_file(i) for i in range(len(writer.record.inputs))]
+    writer.announce("measure", (*files, "measures.json"))
+    run, inputs = writer.run, []
     with _steps("measuring", run.n_inputs) as step:
         for i, name in enumerate(files):
-            file = place.path / name
+            file = writer.path / name
             if file.exists():  # of the same run, interrupted later
                 inputs.append(MeasuredInput.from_json(file.read_text(encoding="utf-8")))
             else:
@@ -131,118 +131,118 @@ def measure(place: Workplace) -> None:
                         rng=settings["seed"],
                     )
                 )
-                place.write_text(name, inputs[-1].to_json())
+                writer.write_text(name, inputs[-1].to_json())
             step(f"input {i + 1} of {run.n_inputs}")
     numbers = tables.network_measures(inputs, run.consensus, settings["seed"])
-    place.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
+    writer.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
 
 
-def diagnose(place: Workplace, begin: Callable[[], Capture]) -> None:
+def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     """The tables of heads and layers, with what other works measure, and a section on the heads' roles."""
     import pandas as pd
 
-    run, seed = place.run, place.record.settings["measures"]["seed"]
+    run, seed = writer.run, writer.record.settings["measures"]["seed"]
     found = diagnostics(run.attention, **begin().to_run_again())
     of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
     of_layers = tables.layer_table(of_heads)
     heads = pd.DataFrame(tables.joined(of_heads, found.heads))
-    write_table(place, "heads.csv", heads)
-    write_table(place, "layers.csv", tables.joined(of_layers, found.layers))
-    write_table(place, "overlap.csv", overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed))
+    write_table(writer, "heads.csv", heads)
+    write_table(writer, "layers.csv", tables.joined(of_layers, found.layers))
+    write_table(writer, "overlap.csv", overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed))
     section = diagnostics_section(found, heads=heads, consensus=run.consensus, rng=seed)
-    write_section(place, "diagnostics", section)
+    write_section(writer, "diagnostics", section)
 
 
-def measure_sensitivity(place: Workplace) -> None:
+def measure_sensitivity(writer: RunWriter) -> None:
     """Organize the first inputs again with one setting changed at a time; a section and its figure."""
     from headtree.report.figures import save, sensitivity_intervals
 
-    run = place.run
+    run = writer.run
     n = min(_SENSITIVITY_INPUTS, run.n_inputs)
     if n < 2:
         raise InvalidValueError(f"sensitivity needs a run of two or more inputs, {run.path} has one; use --batches")
     settings = questionnaire_from_dict(run.record.settings["questionnaire"])
     atts = [run.attention[i].load() for i in range(n)]
     found = sensitivity(atts, settings, rng=run.record.settings["measures"]["seed"])
-    with new_figures(place, "sensitivity", "sections/sensitivity.json") as folder:
+    with new_figures(writer, "sensitivity", "sections/sensitivity.json") as folder:
         save(sensitivity_intervals((*found.changes, found.other_input)), folder, "sensitivity")
-    write_section(place, "sensitivity", sensitivity_section(found))
+    write_section(writer, "sensitivity", sensitivity_section(found))
 
 
 @contextmanager
-def new_figures(place: Workplace, step: str, *other_files: str) -> Iterator[Path]:
+def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Path]:
     """A folder for a step to draw in; at the end its figures are announced and moved into the run one by one.
 
     Parameters
     ----------
-    place : Workplace
+    writer : RunWriter
         The run.
     step : str
         Name of the step.
     *other_files : str
         What else the step writes into the run, announced at the same time.
     """
-    with place.aside() as folder:
+    with writer.aside() as folder:
         yield folder
         names = sorted(path.name for path in folder.iterdir())
-        place.announce(step, (*other_files, *(f"figures/{name}" for name in names)))
-        target = place.path / "figures"
+        writer.announce(step, (*other_files, *(f"figures/{name}" for name in names)))
+        target = writer.path / "figures"
         target.mkdir(exist_ok=True)
         for name in names:
             os.replace(folder / name, target / name)
 
 
-def add_depth(place: Workplace, begin: Callable[[], Capture]) -> None:
+def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     """Add relative residuals and paths by length to the layers' table, with a section and its figures."""
     from headtree.report.figures import draw_depth
 
     ready = begin()
     if not isinstance(ready, ModelCapture):
         raise InvalidValueError("depth is measured by running the model, and this run was made from tensors alone")
-    found = measure_depth(replace(ready.prepared, kind="probs"), seed=place.record.settings["measures"]["seed"])
-    with new_figures(place, "depth", "layers.csv", "sections/depth.json") as folder:
+    found = measure_depth(replace(ready.prepared, kind="probs"), seed=writer.record.settings["measures"]["seed"])
+    with new_figures(writer, "depth", "layers.csv", "sections/depth.json") as folder:
         draw_depth(found, folder)
-    _append_columns(place, "layers.csv", found.layer_table())
-    write_section(place, "depth", depth_section(found))
+    _append_columns(writer, "layers.csv", found.layer_table())
+    write_section(writer, "depth", depth_section(found))
 
 
-def draw(place: Workplace) -> None:
+def draw(writer: RunWriter) -> None:
     """Draw every figure."""
     from headtree.report.figures import draw_all
 
-    with new_figures(place, "draw") as folder:
-        draw_all(place.run, folder)
+    with new_figures(writer, "draw") as folder:
+        draw_all(writer.run, folder)
 
 
-def write_page(place: Workplace) -> None:
+def write_page(writer: RunWriter) -> None:
     """Write the page."""
     from headtree.report.page.document import write_report
 
-    with place.whole(place.path / "report.html") as draft:
-        write_report(place.run, draft)
+    with writer.whole(writer.path / "report.html") as draft:
+        write_report(writer.run, draft)
 
 
-def write_section(place: Workplace, name: str, section: Section) -> None:
+def write_section(writer: RunWriter, name: str, section: Section) -> None:
     """Write a section of the run."""
-    with place.whole(place.path / "sections" / f"{name}.json") as draft:
+    with writer.whole(writer.path / "sections" / f"{name}.json") as draft:
         draft.write_text(section.to_json(), encoding="utf-8")
 
 
-def _append_columns(place: Workplace, name: str, columns: Any) -> None:
+def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:
     """Add columns to a table that an earlier step finished; those that it has already stay as they are."""
     import pandas as pd
 
     names = {"role": str, "leaning": str}
-    table = pd.read_csv(place.path / name, keep_default_na=False, na_values=[""], dtype=names)
-    write_table(place, name, tables.joined(table, columns))
+    table = pd.read_csv(writer.path / name, keep_default_na=False, na_values=[""], dtype=names)
+    write_table(writer, name, tables.joined(table, columns))
 
 
-def write_table(place: Workplace, name: str, columns: Mapping[str, Any]) -> None:
+def write_table(writer: RunWriter, name: str, columns: Mapping[str, Any]) -> None:
     """A table as CSV: twelve digits, the same bytes for the same numbers everywhere."""
     import pandas as pd
 
     text = pd.DataFrame(dict(columns)).to_csv(index=False, float_format="%.12g", lineterminator="\n")
-    place.write_text(name, text)
+    writer.write_text(name, text)
 
 
 @contextmanager

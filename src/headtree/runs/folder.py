@@ -17,6 +17,7 @@ from headtree._files import atomic, checked_path, exists, remove, write_text
 from headtree._version import __version__
 from headtree.errors import InvalidValueError
 from headtree.runs import record as records
+from headtree.runs.contents import OWN_FILES, OWN_FOLDERS
 from headtree.runs.record import NotARunError, Record, Step, read_record
 from headtree.runs.run import Run
 
@@ -25,19 +26,6 @@ WORK = ".headtree-work"
 
 #: Lock file of the process that writes in the folder.
 LOCK = ".headtree-lock"
-
-#: What a run may have in its folder, apart from tables.
-_OWN = (
-    "attention.zarr",
-    "array.zarr",
-    "organization.zarr",
-    "measures.json",
-    "report.html",
-    "heads.csv",
-    "layers.csv",
-    "overlap.csv",
-)
-_OWN_FOLDERS = ("figures", "measured", "sections", "samples")
 
 
 class OtherSettingsError(InvalidValueError):
@@ -49,7 +37,7 @@ class RunInUseError(InvalidValueError):
 
 
 @dataclass
-class Workplace:
+class RunWriter:
     """A run folder in which only this process writes."""
 
     path: Path
@@ -122,7 +110,7 @@ class Workplace:
 
 
 @contextmanager
-def workplace(path: Any, kind: str, settings: Mapping[str, Any], *, force: bool = False) -> Iterator[Workplace]:
+def writing_run(path: Any, kind: str, settings: Mapping[str, Any], *, force: bool = False) -> Iterator[RunWriter]:
     """The folder of a run with these settings: a new one, or one that was started with them.
 
     Parameters
@@ -140,24 +128,24 @@ def workplace(path: Any, kind: str, settings: Mapping[str, Any], *, force: bool 
     made = _make_folders(folder)
     try:
         with _system_errors(folder), locked(folder):
-            place = _opened(folder, kind, json.loads(json.dumps(settings)), force)
+            writer = _opened(folder, kind, json.loads(json.dumps(settings)), force)
             try:
-                yield place
+                yield writer
             except Exception:
-                if place.is_new and not _has_results(place):
-                    _remove_own(folder, place.record)  # nothing was computed: leave no trace
+                if writer.is_new and not _has_results(writer):
+                    _remove_own(folder, writer.record)  # nothing was computed: leave no trace
                 raise
     finally:
         _remove_if_empty(made)
 
 
 @contextmanager
-def reopened(path: Any) -> Iterator[Workplace]:
+def rewriting_run(path: Any) -> Iterator[RunWriter]:
     """The folder of an existing run, with its own settings."""
     folder = checked_path(path)
     read_record(folder)  # nothing is locked or written in a folder that is not a run
     with _system_errors(folder), locked(folder):
-        yield Workplace(folder, read_record(folder), is_new=False)
+        yield RunWriter(folder, read_record(folder), is_new=False)
 
 
 @contextmanager
@@ -224,7 +212,7 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def _opened(folder: Path, kind: str, settings: dict[str, Any], force: bool) -> Workplace:
+def _opened(folder: Path, kind: str, settings: dict[str, Any], force: bool) -> RunWriter:
     _refuse_strangers(folder)
     if exists(folder / records.NAME):
         try:
@@ -235,14 +223,14 @@ def _opened(folder: Path, kind: str, settings: dict[str, Any], force: bool) -> W
                 raise
             _remove_own(folder, _readable(folder))
         else:
-            place = Workplace(folder, record, is_new=False)
-            remove(place.drafts)
-            return place
+            writer = RunWriter(folder, record, is_new=False)
+            remove(writer.drafts)
+            return writer
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    place = Workplace(folder, Record(kind, settings, __version__, created, _versions()), is_new=True)
+    writer = RunWriter(folder, Record(kind, settings, __version__, created, _versions()), is_new=True)
     remove(folder / WORK)
-    place.save(place.record)
-    return place
+    writer.save(writer.record)
+    return writer
 
 
 def _check_same(folder: Path, record: Record, kind: str, settings: dict[str, Any]) -> None:
@@ -291,17 +279,17 @@ def _readable(folder: Path) -> Record | None:
 def _remove_own(folder: Path, record: Record | None) -> None:
     """Remove a run and nothing else from its folder; run.json last, since until then it is a run."""
     recorded = [name for step in record.steps.values() for name in step.files] if record is not None else []
-    for name in [*recorded, *_OWN, WORK]:
+    for name in [*recorded, *OWN_FILES, WORK]:
         target = folder / name
         if not target.is_symlink() and target.resolve().is_relative_to(folder.resolve()):
             remove(target)
-    _remove_if_empty([folder / name for name in _OWN_FOLDERS])
+    _remove_if_empty([folder / name for name in OWN_FOLDERS])
     remove(folder / records.NAME)
 
 
-def _has_results(place: Workplace) -> bool:
-    parts = place.path / WORK / "parts"
-    return any(step.status == "done" for step in place.record.steps.values()) or (
+def _has_results(writer: RunWriter) -> bool:
+    parts = writer.path / WORK / "parts"
+    return any(step.status == "done" for step in writer.record.steps.values()) or (
         parts.is_dir() and any(parts.iterdir())
     )
 

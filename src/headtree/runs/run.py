@@ -19,6 +19,7 @@ from headtree.measures.consensus import Consensus
 from headtree.measures.per_input import MeasuredInput
 from headtree.questionnaire.organization import Organization
 from headtree.runs.containers import AttrMapping, LazySequence, attr_tree
+from headtree.runs.contents import measured_file
 from headtree.runs.organization_store import read_consensus, read_organization
 from headtree.runs.record import Record, read_record
 from headtree.section import Section, read_section
@@ -28,11 +29,6 @@ from headtree.tensor.stored_array import StoredArray
 from headtree.tensor.zarr_dataset import open_group
 
 ARRAY_FORMAT = "headtree.run.array/1"
-
-
-def measured_file(i: int) -> str:
-    """Where a run keeps what was measured on an input."""
-    return f"measured/input_{i:05d}.json"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

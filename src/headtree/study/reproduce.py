@@ -20,7 +20,7 @@ from headtree.pipeline.make import Say, make_run, redraw
 from headtree.pipeline.model_source import BUNDLED, ModelSource
 from headtree.progress import progress
 from headtree.questionnaire.organize import organize
-from headtree.runs.folder import reopened
+from headtree.runs.folder import rewriting_run
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
 from headtree.study.cache import kept, origin_of
@@ -280,5 +280,5 @@ def _about_mask(run: Run) -> str:
 
 def _add_section(network: _Network, result: NetworkResult) -> None:
     """Write the claims into the run's folder, without the figures, which are beside claims.md."""
-    with reopened(network.run.path) as place:
-        place.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())
+    with rewriting_run(network.run.path) as writer:
+        writer.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())

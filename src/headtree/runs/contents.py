@@ -1,0 +1,51 @@
+"""What a run stores: every file of its folder, the step that writes it, and what is in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class StoredFile(NamedTuple):
+    """A file of a run, or several of one kind."""
+
+    name: str  #: path in the run folder; a star stands for the number of an input, or a name
+    step: str  #: which writes it
+    about: str
+
+
+STORED = (
+    StoredFile("attention.zarr", "capture", "every head's attention on every input, with labels and masks"),
+    StoredFile("samples/input_*.png", "capture", "small pictures of inputs that are images"),
+    StoredFile("organization.zarr", "organize", "trees, affinities and coordinates of every input, and consensus"),
+    StoredFile("measured/input_*.json", "measure", "what was measured on each input"),
+    StoredFile("measures.json", "measure", "numbers about the whole network, from all inputs"),
+    StoredFile("heads.csv", "diagnose", "one row per head: entropies, family, coordinates, roles, diagnostics"),
+    StoredFile("layers.csv", "diagnose", "one row per layer; the step depth adds columns"),
+    StoredFile("overlap.csv", "diagnose", "how far the entropy of heads already contains each other measure"),
+    StoredFile("sections/diagnostics.json", "diagnose", "roles and diagnostics in words and tables"),
+    StoredFile("sections/depth.json", "depth", "rank collapse and paths, if asked for"),
+    StoredFile("sections/sensitivity.json", "sensitivity", "how much the settings matter, if asked for"),
+    StoredFile("figures/*", "draw", "figures as SVG and PNG; depth and sensitivity add theirs"),
+    StoredFile("report.html", "page", "the page to explore the run in"),
+    StoredFile("array.zarr", "capture", "in place of attention.zarr in a run of a plain array"),
+)
+
+#: Files at the top of the folder whose names are known, and folders that are the run's own.
+OWN_FILES = tuple(stored.name for stored in STORED if "/" not in stored.name)
+OWN_FOLDERS = tuple(dict.fromkeys(stored.name.split("/")[0] for stored in STORED if "/" in stored.name))
+
+
+def files_of(step: str) -> tuple[str, ...]:
+    """The files that a step writes in a run of a network, as far as their names are known beforehand."""
+    names = [stored.name for stored in STORED if stored.step == step and "*" not in stored.name]
+    return tuple(name for name in names if name != "array.zarr")
+
+
+def measured_file(i: int) -> str:
+    """Where the record of what was measured on an input is."""
+    return f"measured/input_{i:05d}.json"
+
+
+def sample_file(i: int) -> str:
+    """Where the small picture of an input is."""
+    return f"samples/input_{i:05d}.png"
