@@ -219,7 +219,7 @@ def test_what_cannot_be_measured_says_why():
 def test_bad_values_are_refused():
     with pytest.raises(ht.HeadtreeError, match="must be probabilities"):
         pattern_columns(ht.AttentionTensor.from_array(np.full((1, 3, 3), -0.1), kind="probs"))
-    with pytest.raises(ht.HeadtreeError, match="largest sum of 3"):
+    with pytest.raises(ht.HeadtreeError, match="largest row sum is 3"):
         pattern_columns(ht.AttentionTensor.from_array(np.ones((1, 3, 3)), kind="probs"))
     with pytest.raises(ht.HeadtreeError, match="must be finite"):
         pattern_columns(ht.AttentionTensor.from_array(np.full((1, 3, 3), np.nan)))

@@ -5,7 +5,7 @@ import pytest
 
 import headtree as ht
 from headtree.measures.heads.roles import WORDS, head_roles
-from headtree.measures.heads.token_relations import is_delimiter_token, query_places
+from headtree.measures.heads.token_relations import is_delimiter_token, query_positions
 from tests.measures.attention_examples import (
     WORDS as SENTENCE,
 )
@@ -143,7 +143,7 @@ def test_every_role_of_images_is_named():
         heads.append(a / a.sum(axis=1, keepdims=True))
     found = head_roles(probs(*heads, to_key(n, 0), np.eye(n), uniform(n), queries=GRID, keys=GRID))
     assert found.names == ("same row", "same column", "neighbours", "class token", "same token", "")
-    assert "patches of an image" in found.missing["previous_token"]
+    assert "image patches" in found.missing["previous_token"]
 
 
 def test_no_role_for_noise_for_even_heads_and_for_a_sink_elsewhere():
@@ -224,10 +224,10 @@ def test_not_delimiters(token):
 
 
 def test_places():
-    assert query_places("abc", "abc").tolist() == [0, 1, 2]
-    assert query_places("bc", "abc").tolist() == [1, 2]
-    assert query_places("abd", "abc") is None
-    assert query_places("abc", "bc") is None
+    assert query_positions("abc", "abc").tolist() == [0, 1, 2]
+    assert query_positions("bc", "abc").tolist() == [1, 2]
+    assert query_positions("abd", "abc") is None
+    assert query_positions("abc", "bc") is None
 
 
 def test_own_delimiters_and_window():

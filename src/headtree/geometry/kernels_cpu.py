@@ -65,7 +65,7 @@ def _add_tile(tile, features, total, one):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _four(first, n):  # type: ignore[no-untyped-def]
-    """Four consecutive rows, clipped at the last; unsigned, so that numba does not check for negative indices."""
+    """Four consecutive rows, clipped at the last; unsigned, so numba skips the handling of negative indices."""
     last = n - 1
     return (
         np.uint64(first),

@@ -32,7 +32,7 @@ def plus(typing_context, total, x, one):  # type: ignore[no-untyped-def]
     """``total + x * one`` as one multiply-add.
 
     On processors with separate units for additions and multiply-adds, this leaves the adders free for other work:
-    pairwise L1 distances took a quarter less time on an AMD Zen 4. `one` must be an argument: the compiler would
+    pairwise L1 distances ran a quarter faster on an AMD Zen 4. `one` must be an argument: the compiler would
     optimize away a constant.
     """
 

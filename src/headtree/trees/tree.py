@@ -193,7 +193,7 @@ class PartitionTree:
         """
         if key is not None and np.shape(key) != (self.n_leaves,):
             raise InvalidValueError(
-                f"key must hold one number for each of the {self.n_leaves} leaves, got shape {np.shape(key)}"
+                f"key must contain one number for each of the {self.n_leaves} leaves, got shape {np.shape(key)}"
             )
         rank = np.zeros((self.n_levels, self.n_leaves))
         for level, labels in enumerate(self.labels):

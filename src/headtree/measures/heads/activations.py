@@ -1,4 +1,4 @@
-"""What the residual stream says of a layer: massive activations, similar tokens, over-smoothing."""
+"""Measures of the residual stream after a layer: massive activations, similarity of tokens, over-smoothing."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from headtree.tensor.attention_tensor import AttentionTensor
 
 
 def massive_activation_ratio(x: Float[Tensor, "token width"]) -> float:
-    """Largest over median modulus of the residual stream (Sun et al. 2024); nan if the median is 0."""
-    moduli = x.double().abs().numpy()
-    median = float(np.median(moduli))
-    return float(moduli.max()) / median if median > 0 else float("nan")
+    """Largest divided by median absolute value of the residual stream (Sun et al. 2024); nan if the median is 0."""
+    magnitudes = x.double().abs().numpy()
+    median = float(np.median(magnitudes))
+    return float(magnitudes.max()) / median if median > 0 else float("nan")
 
 
 def token_similarity(x: Float[Tensor, "token width"]) -> float:
-    """Mean cosine between different tokens (Shi et al. 2022); nan for fewer than two tokens that are not zero."""
+    """Mean cosine between different tokens (Shi et al. 2022); nan if fewer than two tokens are nonzero."""
     x = x.double()
     x = x[x.norm(dim=1) > 0]
     if len(x) < 2:
         return float("nan")
     unit = x / x.norm(dim=1, keepdim=True)
-    # the sum over all pairs is the square of the sum
+    # the sum over all pairs is the squared norm of the sum
     n = len(unit)
     return float((unit.sum(dim=0).square().sum() - n) / (n * (n - 1)))
 
 
 def dirichlet_energy(x: Float[Tensor, "token width"], attention: Float[Tensor, "token token"]) -> float:
-    """½ Σ_ij W_ij ‖x_i - x_j‖² / Σ_i ‖x_i‖², W = (A + Aᵀ) / 2: how unlike are tokens that attend to each other.
+    """½ Σ_ij W_ij ‖x_i - x_j‖² / Σ_i ‖x_i‖², W = (A + Aᵀ) / 2: how different are tokens that attend to each other.
 
-    The attention matrix taken as a graph, as Shi et al. (2022) do; the energy is that of Cai and Wang (2020)
-    without weights for degrees, relative to the size of the states. A may stand for W, the sum is the same.
+    The attention matrix is treated as a graph, as in Shi et al. (2022). The energy is that of Cai and Wang (2020)
+    without degree weights, relative to the size of the states. Using A in place of W gives the same sum.
     """
     x, a = x.double(), attention.double()
     squares = x.square().sum(dim=1)
@@ -49,10 +49,10 @@ def dirichlet_energy(x: Float[Tensor, "token width"], attention: Float[Tensor, "
 
 
 def activation_columns(att: AttentionTensor, states: list[Float[Tensor, "token width"]]) -> dict[str, Column]:
-    """The measures of the residual stream after each layer of a tensor, which was captured on the same input."""
+    """Measures of the residual stream after each layer of a tensor that was captured on the same input."""
     layers = layers_of(att.heads)
     chosen = [states[layer] if layer < len(states) else torch.zeros(0, 1) for layer in layers]
-    reason = "the states are zero, or there is one token"
+    reason = "the states are zero, or there is only one token"
     energies = Column.missing(len(layers), "queries and keys are not the same sequence of tokens")
     fits = all(len(x) == att.shape[1] for x in chosen)
     if is_self_attention(att) and fits:

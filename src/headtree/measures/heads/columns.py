@@ -1,4 +1,4 @@
-"""Columns of values that may be missing, each with its reason, averaged over inputs."""
+"""Columns of values, some of which may be missing for a stated reason, and their averages over inputs."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from jaxtyping import Float
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One measure of every row; nan where there is none, and why."""
+    """One measure for every row; nan where it is undefined, with the reason."""
 
     values: Float[np.ndarray, " row"]
     reason: str = ""  #: applies to the rows that are nan
 
     @classmethod
     def missing(cls, n: int, reason: str) -> Column:
-        """A column without a single value."""
+        """Make a column without any values."""
         return cls(np.full(n, np.nan), reason)
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no value at all."""
+        """Whether the column has no values at all."""
         return bool(np.isnan(self.values).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Averages:
-    """Columns over several inputs: mean and standard deviation of the values there are."""
+    """Columns over several inputs: mean and standard deviation of the values that exist."""
 
-    mean: dict[str, Float[np.ndarray, " row"]]  #: without the columns that no input has
+    mean: dict[str, Float[np.ndarray, " row"]]  #: without columns that have no value on any input
     spread: dict[str, Float[np.ndarray, " row"]]  #: nan where fewer than two inputs have a value
     missing: dict[str, str]  #: reason for every column that lacks a value somewhere
 
 
 def averages(tables: Sequence[dict[str, Column]]) -> Averages:
-    """Mean and spread over inputs of columns of the same names."""
+    """Compute the mean and standard deviation over inputs of columns with the same name."""
     mean, spread, missing = {}, {}, {}
     for name in {name: None for table in tables for name in table}:
         columns = [table[name] for table in tables if name in table]

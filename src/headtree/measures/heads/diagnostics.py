@@ -1,4 +1,4 @@
-"""What each head and layer does, in words and numbers: the measures of many works side by side in two tables."""
+"""What each head and layer does: measures from many papers side by side, in two tables."""
 
 from __future__ import annotations
 
@@ -28,12 +28,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """Measures of heads and layers, averaged over inputs; `measures.heads.glossary` says what each means."""
+    """Measures of heads and layers, averaged over inputs; `measures.heads.glossary` explains every column.
 
-    heads: DataFrame  #: a row per head: name, layer, head, the measures, the roles' shares, role
-    layers: DataFrame  #: a row per layer: layer, its own measures, means of its heads' measures, role of most heads
-    spread: DataFrame  #: standard deviation over inputs of the heads' measures; nan for a single input
-    missing: Mapping[str, str]  #: column -> why it has no value, or not for all
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 6, 6)))
+    >>> found = ht.diagnostics(att)
+    >>> len(found.heads), found.n_inputs
+    (4, 1)
+    >>> found.missing["sink_logit_mass"]
+    'the model has no sink logits'
+    """
+
+    heads: DataFrame  #: one row per head: name, layer, head, the measures, the share of each role, role
+    layers: DataFrame  #: one row per layer: layer, its own measures, means over its heads, role of most heads
+    spread: DataFrame  #: standard deviation over inputs of the measures of heads; nan for a single input
+    missing: Mapping[str, str]  #: column -> why it has no value, or not for every row
     roles: Roles
     n_inputs: int
 
@@ -42,7 +54,7 @@ class Diagnostics:
         return (
             f"Diagnostics({len(self.heads)} heads in {len(self.layers)} layers on {self.n_inputs} inputs: "
             f"{self.heads.shape[1]} columns of heads, {self.layers.shape[1]} of layers, {named} heads with a role, "
-            f"{len(self.missing)} columns missing or in part)"
+            f"{len(self.missing)} columns wholly or partly missing)"
         )
 
 
@@ -65,17 +77,30 @@ def diagnostics(
     Parameters
     ----------
     atts : AttentionTensor or sequence
-        The same heads on each input, scores or probabilities. Those on disk are loaded one at a time.
+        The same heads on each input, as scores or probabilities. Those on disk are loaded one at a time.
     model : str, path or torch.nn.Module, optional
-        The model they were captured from, for what needs weights, activations and gradients.
+        The model they were captured from, for measures that need weights, activations or gradients.
     texts, images, inputs, **options
-        What they were captured on, as `capture` takes it; needed with a model.
+        The inputs they were captured on, as for `capture`; required with a model.
     target : int or function, optional
-        Of which output `relevance` is, as in `attention_relevance`.
+        The output that `relevance` refers to, as in `attention_relevance`.
     delimiters, window, least
         As in `head_roles`.
     rng : int or numpy Generator
-        Source of the random tokens of `induction`.
+        Source of the random tokens for `induction`.
+
+    Examples
+    --------
+    A head that attends to the previous token, and a head of noise:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> scores = np.random.default_rng(0).normal(size=(2, 8, 8))
+    >>> scores[0] += 8 * np.eye(8, k=-1)
+    >>> tokens = [f"t{i}" for i in range(8)]
+    >>> att = ht.AttentionTensor(scores, heads=[(0, 0), (0, 1)], queries=tokens, keys=tokens)
+    >>> ht.diagnostics(att).heads[["name", "role"]].to_dict("list")
+    {'name': ['L0H0', 'L0H1'], 'role': ['previous token', '']}
     """
     tensors = checked_tensors(atts)
     least = checked_least(least)
@@ -87,7 +112,7 @@ def diagnostics(
         layer_tables = [a | b for a, b in zip(layer_tables, from_model.layers, strict=True)]
     elif options or any(given is not None for given in (texts, images, inputs, target)):
         raise InvalidTypeError(
-            "texts, images, inputs, target and further options are for a model: pass model=… too"
+            "texts, images, inputs, target and further options are only used with a model: pass model=… too"
         )
     of_heads, of_layers = averages(head_tables), averages(layer_tables)
     heads = _heads_table(roles, {**of_heads.mean, **roles.share})
@@ -105,7 +130,7 @@ def diagnostics(
 def _from_attention(
     tensors: list[AttentionTensor], delimiters: Collection[str] | None, window: int
 ) -> tuple[list[RoleTables], list[dict[str, Column]], list[dict[str, Column]]]:
-    """What each input's attention alone says: roles of heads, their patterns, rollout of the layers."""
+    """Measures that need only the attention of each input: roles and patterns of heads, rollout of layers."""
     roles, heads, layers = [], [], []
     with progress("patterns of heads", len(tensors)) as step:
         for i in range(len(tensors)):
@@ -146,7 +171,7 @@ def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng:
 
 
 def _all_reasons(heads: DataFrame, layers: DataFrame, known: dict[str, str]) -> Mapping[str, str]:
-    """A reason for every column that is defined and not there, or not for all rows."""
+    """Give a reason for every column that is missing, or missing in some rows."""
     absent = [name for name in {**OF_HEADS, **OF_LAYERS} if name not in heads and name not in layers]
     return MappingProxyType({**dict.fromkeys(absent, "needs the model: pass model=…"), **known})
 
@@ -174,7 +199,7 @@ def _spread_table(roles: Roles, columns: Mapping[str, Float[np.ndarray, " head"]
 
 
 def _layers_table(heads: DataFrame, of_layers: Averages) -> DataFrame:
-    """Measures of layers, then means over the layer's heads; the distance between heads is their diversity."""
+    """Measures of layers, then means over the heads of each; the mean distance between heads is their diversity."""
     import pandas as pd
 
     groups = heads.groupby("layer", sort=True)
@@ -186,6 +211,6 @@ def _layers_table(heads: DataFrame, of_layers: Averages) -> DataFrame:
 
 
 def _most_frequent(names: Any) -> str:
-    """The role of at least half of the heads, or ""."""
+    """The role of at least half of the heads, or "" if there is none."""
     counts = names.value_counts()
     return str(counts.index[0]) if 2 * int(counts.iloc[0]) >= len(names) else ""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headtree import _checks
 from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.measures.heads.probabilities import head_blocks
-from headtree.measures.heads.token_relations import query_places
+from headtree.measures.heads.token_relations import query_positions
 from headtree.models import facts
 from headtree.models.graph.head_weights import weights_of
 from headtree.models.view import as_view
@@ -126,7 +126,7 @@ def repeated_tokens(model: nn.Module, n_tokens: int, n_sequences: int, rng: np.r
 
 def _prefix_matching(att: AttentionTensor, said: RepeatedTokens, i: int) -> Float[np.ndarray, " head"]:
     """Mean attention of tokens of the second copy to the one after themselves in the first."""
-    places = query_places(att.queries, att.keys)
+    places = query_positions(att.queries, att.keys)
     if places is None:
         raise InvalidValueError("its queries and keys are not the same sequence of tokens; induction needs that")
     queries, targets = said.second(), places[said.first(i) + 1]

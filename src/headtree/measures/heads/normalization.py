@@ -1,4 +1,4 @@
-"""Doubly normalised attention: keys must be attended to as well, an optional transform before organizing."""
+"""Doubly normalised attention, in which every key gets attention: an optional transform before organizing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,25 @@ def doubly_normalized(att: AttentionTensor, n_iter: int = 1) -> AttentionTensor:
     att : AttentionTensor
         Scores, whose exponentials are normalised, or probabilities.
     n_iter : int
-        1 is the attention of Ding et al.: afterwards the column sum of every key is at least 1 / number of keys.
-        More come nearer to doubly stochastic matrices, where the mask leaves any: under a causal mask the only one
-        is the identity, and more than one pass destroys what the head does.
+        1 is the attention of Ding et al.: the column sum of every key is then at least 1 / number of keys. More
+        iterations approach a doubly stochastic matrix, if the mask allows one. Under a causal mask the only one is
+        the identity, so more than one iteration destroys the pattern of the head.
 
     Returns
     -------
     AttentionTensor
-        Probabilities whose rows sum to one, with the same mask; a sink takes no part.
+        Probabilities whose rows sum to one, with the same mask; sinks are ignored.
+
+    Examples
+    --------
+    Every key receives at least 1/6 of a query's attention:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> att = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(2, 6, 6)) * 3)
+    >>> normalized = ht.doubly_normalized(att)
+    >>> normalized.kind, bool((normalized.values.sum(1) >= 1 / 6 - 1e-9).all())
+    ('probs', True)
     """
     if not isinstance(att, AttentionTensor):
         raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
@@ -41,11 +52,11 @@ def doubly_normalized(att: AttentionTensor, n_iter: int = 1) -> AttentionTensor:
 
 
 def _normalized(block: HeadBlock, n_iter: int) -> Float[Tensor, "head query key"]:
-    """In logarithms, so that scores of any size stay in range."""
+    """Normalise logarithms, so that scores of any size stay in range."""
     logs = block.probs.log() if block.scores is None else block.scores
     logs = logs.masked_fill(~block.allowed, -torch.inf)
     for _ in range(n_iter):
         for axis in (1, 2):
             sums = torch.logsumexp(logs, dim=axis, keepdim=True)
-            logs = logs - torch.where(sums.isfinite(), sums, 0)  # a key that nobody attends to stays at zero
+            logs = logs - torch.where(sums.isfinite(), sums, 0)  # a key that no query attends to stays at zero
     return logs.exp()

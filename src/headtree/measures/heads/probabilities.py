@@ -1,4 +1,4 @@
-"""A tensor's heads as probabilities, a block of heads at a time, with what is missing kept apart."""
+"""The heads of a tensor as probabilities, a block of heads at a time, with a mask of the missing entries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor
 
-#: Entries of a block, 8 MB in float32: a tensor on disk is never in memory as a whole, and what is made of a block
-#: stays near the caches.
+#: Entries of a block, 8 MB in float32: a tensor on disk is never read into memory as a whole, and intermediate
+#: results stay in or near the cache.
 _ENTRIES = 2**21
 
-#: Rows may exceed one by the rounding of half precision.
+#: Sums of rows may exceed one by the rounding error of half precision.
 _ROW_TOLERANCE = 1e-2
 
 
@@ -26,45 +26,45 @@ _ROW_TOLERANCE = 1e-2
 class HeadBlock:
     """Some heads of one input after softmax.
 
-    A row is *present* if its query may attend to at least one key. Rows sum to one, or to less where an attention
-    sink takes its share.
+    A row is *present* if its query may attend to at least one key. Rows sum to one, or to less if an attention sink
+    absorbs some of it.
     """
 
     probs: Float[Tensor, "head query key"]  #: 0 where missing
-    allowed: Bool[Tensor, "#head query key"]  #: one slice where all heads have the same mask
-    scores: Float[Tensor, "head query key"] | None  #: what entered softmax; None if only probabilities are known
+    allowed: Bool[Tensor, "#head query key"]  #: a single slice if all heads have the same mask
+    scores: Float[Tensor, "head query key"] | None  #: input of softmax; None if only probabilities are known
 
     @cached_property
     def present(self) -> Bool[Tensor, "#head query"]:
-        """Queries that may attend to something."""
+        """Whether each query may attend to any key."""
         return self.allowed.any(dim=2)
 
     @cached_property
     def n_allowed(self) -> Float[Tensor, "#head query"]:
-        """How many keys each query may attend to."""
+        """Number of keys each query may attend to."""
         return self.allowed.sum(dim=2).to(self.probs.dtype)
 
     @cached_property
     def row_sums(self) -> Float[Tensor, "head query"]:
-        """Attention that each query pays."""
+        """Total attention of each query."""
         return self.probs.sum(dim=2)
 
     @cached_property
     def column_sums(self) -> Float[Tensor, "head key"]:
-        """Attention that each key gets."""
+        """Total attention that each key receives."""
         return self.probs.sum(dim=1, dtype=torch.float64)
 
     def mean_over_rows(
         self, values: Float[Tensor, "head query"], rows: Bool[Tensor, "#head query"] | None = None
     ) -> Float[Tensor, " head"]:
-        """Mean over the present rows, or over these; nan for a head that has none."""
+        """Mean over `rows`, by default all present ones; nan for a head that has none."""
         rows = self.present if rows is None else rows
         sums = torch.where(rows, values, 0).double().sum(dim=1)
         return sums / rows.sum(dim=1)
 
 
 def head_blocks(att: AttentionTensor) -> Iterator[HeadBlock]:
-    """The heads of a tensor, as many at a time as fit into some tens of megabytes with what is made of them."""
+    """Iterate over the heads of a tensor, in blocks that need some tens of megabytes with intermediate results."""
     n_heads, n_queries, n_keys = att.shape
     step = max(1, _ENTRIES // (n_queries * n_keys))
     for start in range(0, n_heads, step):
@@ -72,14 +72,12 @@ def head_blocks(att: AttentionTensor) -> Iterator[HeadBlock]:
 
 
 def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None)) -> HeadBlock:
-    """Heads of a tensor of scores through softmax, or of a tensor of probabilities as they are."""
+    """Read some heads of a tensor: scores go through softmax, probabilities are used as they are."""
     values = att.block(heads=heads, queries=queries)
     allowed = _allowed(att, heads, queries)
     values = values.masked_fill(~allowed, 0)
     if not torch.isfinite(values).all():
-        raise InvalidValueError(
-            "att.values must be finite where they are not masked, got NaN or infinite entries; mask them"
-        )
+        raise InvalidValueError("att.values must be finite unless masked, got NaN or infinite entries; mask them")
     if att.kind == "probs":
         _check_probs(values)
         return HeadBlock(values, allowed, None)
@@ -93,7 +91,7 @@ def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None))
 
 
 def checked_tensors(atts: Any) -> list[AttentionTensor]:
-    """One tensor or several of the same heads, as a list."""
+    """Return one tensor, or several with the same heads, as a list."""
     tensors = [atts] if isinstance(atts, AttentionTensor) else atts
     try:
         tensors = list(tensors)
@@ -102,11 +100,11 @@ def checked_tensors(atts: Any) -> list[AttentionTensor]:
     for att in tensors:
         if not isinstance(att, AttentionTensor):
             raise InvalidTypeError(
-                f"atts must be an AttentionTensor or several, one for each input, got {type(att).__name__}; wrap "
+                f"atts must be an AttentionTensor or several, one per input, got {type(att).__name__}; wrap "
                 "an array with AttentionTensor.from_array"
             )
     if not tensors:
-        raise InvalidValueError("atts must hold at least one AttentionTensor, got none")
+        raise InvalidValueError("atts must contain at least one AttentionTensor, got none")
     if len({att.heads for att in tensors}) > 1:
         raise InvalidValueError("atts must have the same heads on every input; capture the same network")
     return tensors
@@ -122,7 +120,7 @@ def _allowed(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor,
 
 
 def by_queries(att: AttentionTensor, heads: slice) -> Iterator[slice]:
-    """Ranges of queries, so that these heads fit into memory for that many."""
+    """Iterate over ranges of queries small enough for these heads to fit in memory."""
     n_heads, n_queries = len(range(att.shape[0])[heads]), att.shape[1]
     step = max(1, _ENTRIES // (n_heads * att.shape[2]))
     for start in range(0, n_queries, step):
@@ -133,6 +131,6 @@ def _check_probs(values: Float[Tensor, "head query key"]) -> None:
     low, high = float(values.min()), float(values.sum(dim=2).max())
     if low < 0 or high > 1 + _ROW_TOLERANCE:
         raise InvalidValueError(
-            "att.values must be probabilities, as kind='probs' says: not negative, rows that sum to at most one; "
-            f"got a smallest entry of {low:.3g} and a largest sum of {high:.3g}; of scores, say kind='scores'"
+            "att.values must be probabilities, since kind='probs': nonnegative, with rows that sum to at most one; "
+            f"the smallest entry is {low:.3g} and the largest row sum is {high:.3g}; for scores, pass kind='scores'"
         )

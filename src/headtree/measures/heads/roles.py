@@ -1,4 +1,4 @@
-"""The roles people name heads by: how much attention goes to the previous token, to delimiters, along a row."""
+"""The roles that heads are named after: how much attention goes to the previous token, delimiters, the same row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headtree.measures.heads.probabilities import HeadBlock, checked_tensors, he
 from headtree.measures.heads.token_relations import relations
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
-#: In words; a head is named after the first kind if it can be, because the second kind contains it.
+#: The roles in words. A head is named after a narrow role if possible, because the broad roles contain narrow ones.
 NARROW = {
     "previous_token": "previous token",
     "same_token": "same token",
@@ -36,13 +36,13 @@ BROAD = {
 }
 WORDS = {**NARROW, **BROAD}
 
-#: Standard deviations of the shuffled share by which a head must exceed it: no head of noise does.
+#: Standard deviations by which a head's share must exceed the shuffled share; no head of noise does.
 _CLEARLY = 4.0
 
-#: Excess from which a head leans to a role that it is not named after, and how many times chance its share must be.
+#: Smallest excess, and smallest ratio of share to chance, at which a head leans to a role it is not named after.
 _LEANING, _TIMES = 0.1, 3.0
 
-#: Queries on which a role must be possible, or a single repeated word would make a head of repeated words.
+#: Smallest number of queries on which a role must be possible; otherwise one repeated word could decide a role.
 _FEWEST = 3
 
 
@@ -52,42 +52,56 @@ RoleTables = tuple[dict[str, Column], ...]
 
 @dataclass(frozen=True, eq=False)
 class Roles:
-    """Share of every head's attention in every role, beside what shuffled attention would have.
+    """Share of every head's attention in every role, compared with shuffled attention.
 
-    Shares are means over the queries that can choose: for which some allowed keys are in the role and others not.
-    Shuffling each row's weights among its allowed keys gives a share known in closed form, its mean `chance` and
-    its standard deviation, from which `score` counts.
+    Shares are means over the queries that have a choice: some of their allowed keys are in the role and others are
+    not. Shuffling the weights of each row among its allowed keys gives a share whose mean, `chance`, and standard
+    deviation are known in closed form; `score` is measured in these standard deviations.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tokens = [f"t{i}" for i in range(8)]
+    >>> scores = 8 * np.eye(8, k=-1)[None] + np.random.default_rng(0).normal(size=(2, 8, 8))
+    >>> att = ht.AttentionTensor(scores, heads=[(0, 0), (0, 1)], queries=tokens, keys=tokens)
+    >>> roles = ht.head_roles(att)
+    >>> roles.names
+    ('previous token', 'previous token')
+    >>> bool((roles.share["previous_token"] > roles.chance["previous_token"]).all())
+    True
     """
 
     heads: tuple[HeadId, ...]
-    share: dict[str, Float[np.ndarray, " head"]]  #: mean over inputs; a role that exists on no input is left out
+    share: dict[str, Float[np.ndarray, " head"]]  #: mean over inputs; roles that exist on no input are left out
     chance: dict[str, Float[np.ndarray, " head"]]
     score: dict[str, Float[np.ndarray, " head"]]  #: (share - chance) / standard deviation of the shuffled share
-    n_queries: dict[str, Float[np.ndarray, " head"]]  #: queries that can choose, mean over inputs
+    n_queries: dict[str, Float[np.ndarray, " head"]]  #: number of queries with a choice, mean over inputs
     spread: dict[str, Float[np.ndarray, " head"]]  #: standard deviation of the share over inputs
-    missing: dict[str, str]  #: why a role has no share, on some heads or inputs or on all
+    missing: dict[str, str]  #: why a role has no share, for some or all heads or inputs
     least: float
 
     @property
     def excess(self) -> dict[str, Float[np.ndarray, " head"]]:
-        """(share - chance) / (1 - chance): 1 if all attention is in the role, 0 if no more than by chance."""
+        """(share - chance) / (1 - chance): 1 if all attention is in the role, 0 if no more than chance."""
         return {name: (share - self.chance[name]) / (1 - self.chance[name]) for name, share in self.share.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The role of each head in words, "" for a head that has none.
+        """The role of each head in words; "" for a head without one.
 
-        That of the largest excess among the narrow roles, else among the broad ones (rows, columns, neighbours,
-        nearby tokens), if it is at least `least`, four standard deviations above chance, and seen on three queries
-        of an input.
+        This is the narrow role with the largest excess, or otherwise the broad role (rows, columns, neighbours,
+        nearby tokens) with the largest excess. The excess must be at least `least`, the share four standard
+        deviations above chance, and the role possible for at least three queries of an input.
         """
         return self._named(self.least, 1.0)
 
     @property
     def leanings(self) -> tuple[str, ...]:
-        """The role of each head, or that to which it leans: an excess of 0.1 and a share of three times chance.
+        """The role of each head, or the role it leans to: an excess of 0.1 and a share of three times chance.
 
-        Clear beside shuffled attention, but not what most of the head's attention does. "" for a head without.
+        A leaning is clear compared with shuffled attention, but most of the head's attention goes elsewhere. "" for
+        a head without a role or leaning.
         """
         leaning = self._named(min(self.least, _LEANING), _TIMES)
         return tuple(name or other for name, other in zip(self.names, leaning, strict=True))
@@ -124,11 +138,21 @@ def head_roles(
     atts : AttentionTensor or sequence
         The same heads on each input; scores go through softmax first.
     delimiters : collection of str, optional
-        Tokens that count as delimiters; punctuation, line ends and special tokens without it.
+        Tokens that count as delimiters; by default punctuation, line ends and special tokens.
     window : int
-        How far nearby tokens may be.
+        Largest distance of nearby tokens.
     least : float
-        Excess from which a head is named after a role.
+        Smallest excess at which a head is named after a role.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tokens = ["The", "cat", "sat", ".", "The", "dog", "ran", "."]
+    >>> scores = np.stack([8 * np.eye(8, k=-1), 8.0 * np.tile([t == "." for t in tokens], (8, 1))])
+    >>> att = ht.AttentionTensor(scores, heads=[(0, 0), (0, 1)], queries=tokens, keys=tokens)
+    >>> ht.head_roles(att).names
+    ('previous token', 'delimiters')
     """
     tensors = checked_tensors(atts)
     least = checked_least(least)
@@ -160,7 +184,7 @@ def roles_from(heads: tuple[HeadId, ...], tables: list[RoleTables], least: float
 def _score(
     name: str, share: Averages, chance: Averages, variance: Averages, tables: list[RoleTables]
 ) -> Float[np.ndarray, " head"]:
-    """Standard deviations between share and chance, of the mean over inputs."""
+    """Difference between share and chance in standard deviations of the mean over inputs."""
     n_inputs = sum(~np.isnan(table[0][name].values) for table in tables)
     deviation = np.sqrt(variance.mean[name] / np.maximum(n_inputs, 1))
     above = share.mean[name] - chance.mean[name]
@@ -174,8 +198,8 @@ def role_tables(att: AttentionTensor, delimiters: Collection[str] | None, window
     reasons = {name: reason for name, reason in known.items() if isinstance(reason, str)}
     here = {name: relation for name, relation in known.items() if not isinstance(relation, str)}
     masks = torch.from_numpy(np.stack(list(here.values())))
-    parts = [_shares(block, masks) for block in head_blocks(att)]
-    columns = [torch.cat([part[i] for part in parts]).numpy() for i in range(4)]
+    blocks = [_shares(block, masks) for block in head_blocks(att)]
+    columns = [torch.cat([block[i] for block in blocks]).numpy() for i in range(4)]
     why = "no query may attend to such a key and to another"
     result: list[dict[str, Column]] = []
     for values in columns:
@@ -186,12 +210,10 @@ def role_tables(att: AttentionTensor, delimiters: Collection[str] | None, window
 
 
 def _shares(block: HeadBlock, masks: Bool[Tensor, "role query key"]) -> tuple[Float[Tensor, "head role"], ...]:
-    """Mean over the queries that can choose of a head's share in each role, mean and variance of the shuffled one.
+    """Share of each head in each role, mean and variance of the shuffled share, and number of queries.
 
-    And how many queries can choose.
-
-    A row of n weights with sum t and variance s², shuffled, puts t·m/n on m of its places, with variance
-    m (1 - m/n) s²: drawing m without replacement.
+    All are means over the queries that have a choice. Shuffling a row of n weights with sum t and variance s² puts
+    t·m/n on m of its keys, with variance m (1 - m/n) s²: m draws without replacement.
     """
     weights = masks.to(block.probs.dtype)
     share = torch.einsum("hqk,rqk->hrq", block.probs, weights)

@@ -1,4 +1,4 @@
-"""Attention followed through the layers: which input tokens a position has read by way of all the others."""
+"""Attention followed through the layers: which input tokens a position has read, directly or through others."""
 
 from __future__ import annotations
 
@@ -13,22 +13,36 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.heads.columns import Column
 from headtree.measures.heads.patterns import layers_of
 from headtree.measures.heads.probabilities import head_block
-from headtree.measures.heads.token_relations import query_places
+from headtree.measures.heads.token_relations import query_positions
 from headtree.tensor.attention_tensor import AttentionTensor
 
 
 def attention_rollout(att: AttentionTensor, *, own: float = 0.5) -> Float[Tensor, "layer query key"]:
-    """How much of each input token a position holds after each layer: rollout of Abnar and Zuidema (2020).
+    """How much of each input token a position contains after each layer: rollout of Abnar and Zuidema (2020).
 
-    ``R_l = Â_l R_{l-1}``, ``Â = own · I + (1 - own) · A``, A the mean over the layer's heads, rows scaled to sum to
-    one; R_0 = I. A query that may attend to nothing keeps what it has.
+    ``R_l = Â_l R_{l-1}`` with R_0 = I and ``Â = own · I + (1 - own) · A``, where A is the mean over the heads of
+    the layer with rows scaled to sum to one. A query that may attend to nothing stays as it is.
 
     Parameters
     ----------
     att : AttentionTensor
-        Of one sequence with itself; its layers in order, every head that is there.
+        Self-attention of one sequence, with the layers in order; all heads in the tensor are used.
     own : float
-        Share of the residual connection.
+        Weight of the residual connection.
+
+    Examples
+    --------
+    With uniform attention, every layer halves the share of a position's own token beyond 1/4:
+
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> tokens = ["a", "b", "c", "d"]
+    >>> att = ht.AttentionTensor(np.zeros((2, 4, 4)), heads=[(0, 0), (1, 0)], queries=tokens, keys=tokens)
+    >>> rolled = ht.attention_rollout(att)
+    >>> rolled.shape
+    torch.Size([2, 4, 4])
+    >>> rolled[:, 0, 0].numpy()
+    array([0.625 , 0.4375])
     """
     if not isinstance(att, AttentionTensor):
         raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
@@ -36,32 +50,32 @@ def attention_rollout(att: AttentionTensor, *, own: float = 0.5) -> Float[Tensor
         raise InvalidValueError(f"own must be between 0 and 1, got {own}")
     if not is_self_attention(att):
         raise InvalidValueError(
-            f"att must be the attention of one sequence with itself, got {att.shape[1]} queries and {att.shape[2]} "
-            "keys of other names; rollout multiplies the layers' matrices"
+            f"att must be self-attention of one sequence, got {att.shape[1]} queries and {att.shape[2]} keys with "
+            "different labels; rollout multiplies the matrices of the layers"
         )
     return torch.stack(list(_rolled_layers(att, own)))
 
 
 def _rolled_layers(att: AttentionTensor, own: float) -> Iterator[Float[Tensor, "query key"]]:
     rolled = identity = torch.eye(att.shape[1], dtype=torch.float64)
-    for places in layers_of(att.heads).values():
-        mean = mean_attention(att, places)
+    for heads in layers_of(att.heads).values():
+        mean = mean_attention(att, heads)
         sums = mean.sum(dim=1, keepdim=True)
         mean = torch.where(sums > 0, mean / torch.where(sums > 0, sums, 1), identity)
         rolled = own * rolled + (1 - own) * mean @ rolled
         yield rolled
 
 
-def mean_attention(att: AttentionTensor, places: list[int]) -> Float[Tensor, "query key"]:
-    """Mean of the attention of these heads."""
+def mean_attention(att: AttentionTensor, heads: list[int]) -> Float[Tensor, "query key"]:
+    """Mean attention of the heads with these indices."""
     total = torch.zeros(att.shape[1:], dtype=torch.float64)
-    for place in places:
-        total += head_block(att, slice(place, place + 1)).probs[0]
-    return total / len(places)
+    for index in heads:
+        total += head_block(att, slice(index, index + 1)).probs[0]
+    return total / len(heads)
 
 
 def rollout_columns(att: AttentionTensor) -> dict[str, Column]:
-    """How much of its own token and of the first token a position holds after each layer, mean over positions."""
+    """Share of its own token and of the first token in a position after each layer, mean over positions."""
     names = ("rollout_own_token", "rollout_first_token")
     n_layers = len(layers_of(att.heads))
     if not is_self_attention(att):
@@ -72,5 +86,5 @@ def rollout_columns(att: AttentionTensor) -> dict[str, Column]:
 
 
 def is_self_attention(att: AttentionTensor) -> bool:
-    """Whether queries and keys are one sequence, without a memory."""
-    return att.shape[1] == att.shape[2] and query_places(att.queries, att.keys) is not None
+    """Whether queries and keys are the same sequence, without a memory."""
+    return att.shape[1] == att.shape[2] and query_positions(att.queries, att.keys) is not None

@@ -1,4 +1,4 @@
-"""Where tokens stand to one another: which keys are the previous token, a delimiter, in the same row."""
+"""Relations between tokens: which keys are the previous token, a delimiter, a patch in the same row."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _SPECIAL = frozenset(
 _PUNCTUATION = re.compile(r"""[.,;:!?…"'()\[\]{}«»“”‘’。，、；：！？\-–—]+|[ĊĉčÂĠ\n\r\t]*[Ċ\n]""")
 _WORD_STARTS = "Ġ▁ "  # how tokenizers write the space before a word
 
-#: One relation of queries to keys, or why it does not exist here.
+#: One relation between queries and keys, or the reason why it does not exist here.
 Relation = Bool[np.ndarray, "query key"] | str
 
 
 def relations(
     att: AttentionTensor, *, delimiters: Collection[str] | None = None, window: int = 4
 ) -> dict[str, Relation]:
-    """Which keys are in which role for which queries, by the labels of the tensor; a reason where none can be.
+    """Find the keys in each role for each query, from the labels of the tensor, or the reason why there are none.
 
     Parameters
     ----------
     att : AttentionTensor
-        Patches of images are labelled ``r3c5``, their class token ``class``, as `capture` does.
+        Image patches are labelled ``r3c5`` and the class token ``class``, as by `capture`.
     delimiters : collection of str, optional
-        Tokens that count as delimiters; punctuation, line ends and special tokens without it.
+        Tokens that count as delimiters; by default punctuation, line ends and special tokens.
     window : int
-        How far nearby tokens may be.
+        Largest distance of nearby tokens.
     """
     window = at_least_one(window, "window")
     if isinstance(delimiters, str):
@@ -47,10 +47,10 @@ def relations(
     text = _text_relations(att, delimiters, window)
     if query_patches is not None and key_patches is not None:
         image = _image_relations(query_patches, key_patches, att.keys)
-        no_text: dict[str, Relation] = dict.fromkeys(text, "the tokens are patches of an image")
+        no_text: dict[str, Relation] = dict.fromkeys(text, "the tokens are image patches")
         return {**no_text, "same_token": text["same_token"], **image}
     names = ("class_token", "same_row", "same_column", "neighbours")
-    return {**text, **dict.fromkeys(names, "the tokens are not patches of an image")}
+    return {**text, **dict.fromkeys(names, "the tokens are not image patches")}
 
 
 def _text_relations(att: AttentionTensor, delimiters: Collection[str] | None, window: int) -> dict[str, Relation]:
@@ -66,12 +66,12 @@ def _text_relations(att: AttentionTensor, delimiters: Collection[str] | None, wi
     }
     if not is_delimiter.any():
         result["delimiters"] = "there is no delimiter after the first token"
-    places = query_places(att.queries, att.keys)
-    if places is None:
+    positions = query_positions(att.queries, att.keys)
+    if positions is None:
         reason = "queries and keys are not the same sequence of tokens"
         names = ("previous_token", "same_token", "next_token", "earlier_copies", "nearby_tokens")
         return {**dict.fromkeys(names, reason), **result}
-    behind = places[:, None] - keys
+    behind = positions[:, None] - keys
     copies = (np.array(att.queries)[:, None] == np.array(att.keys)) & (behind > 0)
     return {
         "previous_token": behind == 1,
@@ -83,8 +83,8 @@ def _text_relations(att: AttentionTensor, delimiters: Collection[str] | None, wi
     }
 
 
-def query_places(queries: Sequence[str], keys: Sequence[str]) -> Int[np.ndarray, " query"] | None:
-    """Place of each query among the keys: the same sequence, or its end after a memory; None if neither."""
+def query_positions(queries: Sequence[str], keys: Sequence[str]) -> Int[np.ndarray, " query"] | None:
+    """Index of each query among the keys, which are the same sequence or end with it; None otherwise."""
     n_before = len(keys) - len(queries)
     if n_before < 0 or tuple(queries) != tuple(keys[n_before:]):
         return None
@@ -97,7 +97,7 @@ def is_delimiter_token(token: str) -> bool:
 
 
 def _patches(labels: Sequence[str]) -> Int[np.ndarray, "token 2"] | None:
-    """Row and column of each patch, -1 for other tokens; None if there are fewer than two patches."""
+    """Row and column of each patch, -1 for other tokens; None for fewer than two patches."""
     found = [_PATCH.fullmatch(label) for label in labels]
     if sum(match is not None for match in found) < 2:
         return None

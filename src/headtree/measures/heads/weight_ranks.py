@@ -1,4 +1,4 @@
-"""What the weights of a head say: eigenvalues of W_QK, ranks of what it compares and of what it passes on."""
+"""Measures of the weights of a head: eigenvalues of W_QK, ranks of W_QK and W_OV."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headtree.measures.heads.columns import Column
 from headtree.models.graph.head_weights import HeadWeights
 from headtree.tensor.attention_tensor import HeadId
 
-#: Singular values under this share of the largest, times the longer side, are rounding errors of float32 weights.
+#: Singular values below this fraction of the largest, times the longer side, are rounding errors of the weights.
 _ROUNDING = float(torch.finfo(torch.float32).eps)
 
 
@@ -22,10 +22,10 @@ def eigenvalue_moments(
 ) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
     """Mean and variance of the d eigenvalues of W = W_Q W_Kᵀ: tr W / d and tr W² / d - (tr W / d)².
 
-    Bao et al. (2024): attention localizes where the variance is small and the mean is not 0. Complex eigenvalues
-    come in pairs, so both are real; the variance can be negative where they dominate.
+    Bao et al. (2024): attention localizes if the variance is small and the mean is not 0. Complex eigenvalues come
+    in conjugate pairs, so both moments are real; the variance can be negative if complex eigenvalues dominate.
     """
-    inner = key.double().mT @ query.double()  # has the same traces as W, and is feature × feature
+    inner = key.double().mT @ query.double()  # feature × feature, with the same traces as W
     d = query.shape[1]
     mean = inner.diagonal(dim1=1, dim2=2).sum(dim=1) / d
     return mean, (inner * inner.mT).sum(dim=(1, 2)) / d - mean**2
@@ -34,7 +34,7 @@ def eigenvalue_moments(
 def singular_values(
     left: Float[Tensor, "head a feature"], right: Float[Tensor, "head feature b"]
 ) -> Float[Tensor, "head feature"]:
-    """Those of ``left @ right`` that can differ from 0, from the triangles of both factors."""
+    """The singular values of ``left @ right`` that can be nonzero, from QR decompositions of both factors."""
     first = torch.linalg.qr(left.double(), mode="r").R
     second = torch.linalg.qr(right.double().mT, mode="r").R
     return torch.as_tensor(torch.linalg.svdvals(first @ second.mT))
@@ -43,7 +43,7 @@ def singular_values(
 def ranks(
     left: Float[Tensor, "head a feature"], right: Float[Tensor, "head feature b"]
 ) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
-    """Numerical rank and stable rank Σσ² / σ₁² of ``left @ right``; a zero matrix has rank 0 and no stable rank."""
+    """Numerical rank and stable rank Σσ² / σ₁² of ``left @ right``; for a zero matrix, 0 and nan."""
     sigma = singular_values(left, right)
     largest = sigma[:, :1]
     tolerance = largest * max(left.shape[1], right.shape[2]) * _ROUNDING
@@ -52,7 +52,7 @@ def ranks(
 
 
 def weight_columns(heads: Sequence[HeadId], weights: Sequence[HeadWeights]) -> dict[str, Column]:
-    """The measures of the weights of these heads; heads whose layer or place is not among the weights have none."""
+    """Measures of the weights of these heads; nan for heads whose layer or index is not among the weights."""
     by_layer = {layer.layer: _of_layer(layer) for layer in weights}
     names = (
         "qk_eigenvalue_mean",
@@ -65,7 +65,7 @@ def weight_columns(heads: Sequence[HeadId], weights: Sequence[HeadWeights]) -> d
     result = {}
     for i, name in enumerate(names):
         values = [_pick(by_layer.get(head.layer), i, head.head) for head in heads]
-        reason = "queries and keys are of different sequences" if i < 2 else "the matrix is zero"
+        reason = "queries and keys come from different sequences" if i < 2 else "the matrix is zero"
         result[name] = Column(np.array(values), reason)
     return result
 
