@@ -1,4 +1,8 @@
-"""The bound of [RC] on the residual of attention alone, and the Lipschitz constants of MLPs that enter it."""
+"""The upper bound of [RC] on the residual of attention alone, and the Lipschitz constants of MLPs in it.
+
+[RC] Dong, Cordonnier, Loukas: Attention is not all you need: pure attention loses rank doubly exponentially with
+depth, 2021.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +19,24 @@ from headtree.models.graph.head_weights import HeadWeights, projection_matrix
 from headtree.models.graph.read_stream import LocatedStream
 from headtree.models.graph.residual_stream import ResidualSum, Term
 
-#: The slopes of an activation are looked for between these inputs; outside, the usual ones are straight.
-_FAR = 12.0
+#: The slope of an activation function is maximized over [-12, 12]; outside, the usual functions are straight.
+_SLOPE_RANGE = 12.0
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The constants of the bound.
+    """Constants of the bound after L layers, with λ the largest Lipschitz constant of an MLP.
 
     ``‖res‖ ≤ (4 β H λ / √d)^((3^L - 1) / 2) · ‖res(X⁰)‖^(3^L)``
     """
 
-    beta: float  #: largest ``‖W_QK‖₁ ‖W_V W_O‖`` over heads and layers, the second in the composite norm
+    beta: float  #: largest ``‖W_QK‖₁ ‖W_V W_O‖`` of any head; the second norm is the composite norm
     n_heads: int
     head_size: int
-    lipschitz: tuple[float | None, ...]  #: of each layer's MLP; None where it has none (a gate, a router)
+    lipschitz: tuple[float | None, ...]  #: constant of each layer's MLP; None if it has none (a gate, a router)
 
     def log_residual(self, log_start: float, depth: int, with_mlps: bool = False) -> float:
-        """Natural logarithm of the bound after some layers; infinite if an MLP is not Lipschitz."""
+        """Natural logarithm of the bound after `depth` layers; infinite if an MLP is not Lipschitz."""
         factor = 4 * self.beta * self.n_heads / math.sqrt(self.head_size)
         if factor == 0:
             return -math.inf if depth else log_start
@@ -46,7 +50,7 @@ class Bound:
 
 
 def find_bound(located: LocatedStream, weights: list[HeadWeights]) -> Bound:
-    """β from the heads' matrices, λ from the MLPs between them."""
+    """Compute β from the matrices of the heads and λ from the MLPs."""
     beta = max(float((one_norm(layer.qk) * composite_norm(layer.ov)).max()) for layer in weights)
     n_heads, _, head_size = weights[0].query.shape
     constants = tuple(_layer_lipschitz(located.graph, sums) for sums in located.stream.layers)
@@ -68,7 +72,7 @@ def _layer_lipschitz(graph: Graph, sums: tuple[ResidualSum, ...]) -> float | Non
 def mlp_lipschitz(graph: Graph, each: ResidualSum, term: Term) -> float | None:
     """A Lipschitz constant, in the composite norm, of an MLP ``x ↦ σ(x W₁) W₂``: ``‖W₁‖ max|σ'| ‖W₂‖``.
 
-    Norms before and after it are left out, as the bound does. None if its layers are not one after another: a gate
+    Norms before and after it are ignored, as in the bound. None if its layers are not in sequence: a gate
     multiplies two of them, and then no constant holds everywhere.
     """
     inside = [
@@ -94,7 +98,7 @@ def mlp_lipschitz(graph: Graph, each: ResidualSum, term: Term) -> float | None:
 
 
 def _largest_slope(graph: Graph, before: Node, after: Node) -> float | None:
-    """The largest slope of what is done to every number between two projections; None if they are not in line."""
+    """The largest slope of the elementwise function between two projections; None if they are not in sequence."""
     sides = graph.factors(after) or after.args[:2]
     entering = next(side for side in sides if graph.node(side).is_activation)
     if not graph.depends(entering, before.index):
@@ -110,4 +114,4 @@ def _largest_slope(graph: Graph, before: Node, after: Node) -> float | None:
 
 
 def _grid(like: Tensor) -> Float[Tensor, "..."]:
-    return torch.linspace(-_FAR, _FAR, like.numel()).to(like).reshape(like.shape)
+    return torch.linspace(-_SLOPE_RANGE, _SLOPE_RANGE, like.numel()).to(like).reshape(like.shape)

@@ -1,4 +1,8 @@
-"""How far a matrix of tokens is from rank one: the residual of [RC], and the norm it is measured in."""
+"""The distance of a token matrix from rank one: the residual of [RC] and its norm.
+
+[RC] Dong, Cordonnier, Loukas: Attention is not all you need: pure attention loses rank doubly exponentially with
+depth, 2021.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ from torch import Tensor
 
 
 def residual(x: Float[Tensor, "*batch token width"]) -> Float[Tensor, "*batch token width"]:
-    """``res(X) = X - 1 xᵀ``, x the mean row: what the tokens do not share."""
+    """``res(X) = X - 1 xᵀ``, where x is the mean row: the differences between tokens."""
     return x - x.mean(dim=-2, keepdim=True)
 
 
 def composite_norm(x: Float[Tensor, "*batch token width"]) -> Float[Tensor, "*batch"]:
-    """``sqrt(‖X‖₁ ‖X‖∞)`` with the induced norms: largest column sum and largest row sum of moduli."""
-    moduli = x.abs()
-    columns, rows = moduli.sum(dim=-2).amax(dim=-1), moduli.sum(dim=-1).amax(dim=-1)
+    """``sqrt(‖X‖₁ ‖X‖∞)``, from the largest column sum and the largest row sum of absolute values."""
+    magnitudes = x.abs()
+    columns, rows = magnitudes.sum(dim=-2).amax(dim=-1), magnitudes.sum(dim=-1).amax(dim=-1)
     return torch.sqrt(columns) * torch.sqrt(rows)
 
 
@@ -34,5 +38,5 @@ def norms(
 
 
 def one_norm(x: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
-    """The induced 1-norm: the largest column sum of moduli."""
+    """The induced 1-norm: the largest column sum of absolute values."""
     return x.abs().sum(dim=-2).amax(dim=-1)

@@ -1,4 +1,4 @@
-"""The same network before training."""
+"""Make the same network with untrained weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headtree.models import facts
 
 
 def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
-    """A network of the same kind and sizes with weights as its own code draws them.
+    """A network of the same class and sizes, with new weights drawn by its own code.
 
-    Models with a configuration are built from it again; of others, every part that can draw its weights anew
-    (`reset_parameters`) does so.
+    Models with a configuration are built again from it. In other models, every module resets its weights with
+    `reset_parameters`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -29,9 +29,9 @@ def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
             try:
                 new = kind(config)
             except TypeError:
-                new = _drawn_again(model)
+                new = _with_reset_weights(model)
         else:
-            new = _drawn_again(model)
+            new = _with_reset_weights(model)
     parameter = next(model.parameters(), None)
     if parameter is not None:
         new = new.to(device=parameter.device, dtype=parameter.dtype)
@@ -39,7 +39,7 @@ def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
     return result
 
 
-def _drawn_again(model: nn.Module) -> nn.Module:
+def _with_reset_weights(model: nn.Module) -> nn.Module:
     new = copy.deepcopy(model)
     drawn: set[int] = set()
     for module in new.modules():
@@ -51,6 +51,6 @@ def _drawn_again(model: nn.Module) -> nn.Module:
     if rest:
         raise InvalidValueError(
             f"{type(model).__name__} has no configuration to build it again from, and {rest[0]!r} belongs to a "
-            "module without reset_parameters; pass fresh=… a network before training, or fresh=False"
+            "module without reset_parameters; pass an untrained network as fresh=…, or fresh=False"
         )
     return new

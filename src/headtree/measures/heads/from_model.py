@@ -1,4 +1,4 @@
-"""Diagnostics that need the model itself, each with a reason where it cannot be had."""
+"""Diagnostics that need the model itself, each with a reason where it is not available."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
-_OF_WEIGHTS = (
+_WEIGHT_COLUMNS = (
     "qk_eigenvalue_mean",
     "qk_eigenvalue_variance",
     "qk_rank",
@@ -32,13 +32,13 @@ _OF_WEIGHTS = (
     "ov_rank",
     "ov_stable_rank",
 )
-_OF_STATES = ("massive_activation_ratio", "token_similarity", "dirichlet_energy")
+_STATE_COLUMNS = ("massive_activation_ratio", "token_similarity", "dirichlet_energy")
 _Table = dict[str, Column]
 
 
 @dataclass(frozen=True, eq=False)
 class ModelTables:
-    """Columns of heads and of layers, one table of each for every input."""
+    """Columns per head and per layer, one table of each for every input."""
 
     heads: list[_Table]
     layers: list[_Table]
@@ -47,30 +47,31 @@ class ModelTables:
 def model_tables(
     atts: Sequence[AttentionTensor], prepared: PreparedInputs, target: Target, rng: Any
 ) -> ModelTables:
-    """Everything that weights, activations and behaviour say of the heads of these tensors."""
+    """Measures of the captured heads from the model's weights, activations and behaviour."""
     if len(prepared.items) != len(atts):
         raise InvalidValueError(
-            f"atts must be what was captured on the inputs given with the model, got {len(atts)} tensors and "
-            f"{len(prepared.items)} inputs; pass the same texts, images or inputs, and tokens= if they were cut"
+            f"atts must be captured on the inputs given with the model, got {len(atts)} tensors and "
+            f"{len(prepared.items)} inputs; pass the same texts, images or inputs, and the same tokens= if texts "
+            "were cut"
         )
     heads = atts[0].heads
-    of_heads, of_layers = [], []
+    head_tables, layer_tables = [], []
     with progress("running the model", 2 + len(atts)) as step:
-        once = _guarded(_OF_WEIGHTS, len(heads), partial(_weights, heads, prepared))
+        shared = _guarded(_WEIGHT_COLUMNS, len(heads), partial(_weights, heads, prepared))
         step("weights")
-        once |= _guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, prepared, rng))
+        shared |= _guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, prepared, rng))
         step("induction")
         for i, (att, item) in enumerate(zip(atts, prepared.items, strict=True)):
             relevance = partial(_relevance, heads, prepared, item, target)
-            of_heads.append({**once, **_guarded(("relevance",), len(heads), relevance)})
+            head_tables.append({**shared, **_guarded(("relevance",), len(heads), relevance)})
             activations = partial(_activations, att, prepared, item)
-            of_layers.append(_guarded(_OF_STATES, len(layers_of(heads)), activations))
+            layer_tables.append(_guarded(_STATE_COLUMNS, len(layers_of(heads)), activations))
             step(f"input {i + 1} of {len(atts)}")
-    return ModelTables(of_heads, of_layers)
+    return ModelTables(head_tables, layer_tables)
 
 
 def _guarded(names: Sequence[str], n: int, measure: Callable[[], _Table]) -> _Table:
-    """The columns, or their reason for not being there; a model's own code may raise anything."""
+    """The measured columns, or missing ones with the reason; a model's own code may raise any exception."""
     try:
         return measure()
     except HeadtreeError as error:
@@ -108,6 +109,6 @@ def _relevance(heads: Sequence[HeadId], prepared: PreparedInputs, item: ModelInp
 def _matched(
     heads: Sequence[HeadId], known: Sequence[HeadId], values: Float[np.ndarray, " known"]
 ) -> Float[np.ndarray, " head"]:
-    """Values of these heads, wherever they stand among the known ones."""
-    places = {head: place for place, head in enumerate(known)}
-    return np.array([values[places[head]] if head in places else np.nan for head in heads])
+    """The values of some heads, looked up among the known ones; nan for heads that are not known."""
+    index = {head: i for i, head in enumerate(known)}
+    return np.array([values[index[head]] if head in index else np.nan for head in heads])

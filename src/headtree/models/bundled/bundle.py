@@ -1,4 +1,4 @@
-"""The networks that come with headtree: trained weights, sample inputs and what is known of them, offline."""
+"""Load the bundled networks offline: trained weights, sample inputs and a card on how they were trained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAGES = ("initial", "early", "middle", "late", "trained")
 
 
 def networks_folder() -> Path:
-    """The folder of the package headtree-networks, which holds the trained weights and sample inputs."""
+    """The folder of the package headtree-networks, with the trained weights and sample inputs."""
     require("demo", "a bundled network")
     import headtree_networks
 
@@ -36,24 +36,34 @@ def networks_folder() -> Path:
 
 
 class MissingBundleError(HeadtreeError, FileNotFoundError):
-    """The files of a bundled network are not there."""
+    """Files of a bundled network are missing."""
 
 
 @dataclass(frozen=True, eq=False)
 class BundledNetwork:
-    """A small network of the paper's shape with ten inputs it has not learned from.
+    """A small network of the paper's shape, with ten inputs that were not in its training data.
 
-    ``ht.capture(network.model, inputs=network.inputs, tokenizer=network.tokenizer)`` gives its heads on them.
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("txl")
+    >>> network
+    BundledNetwork('txl', trained, 10 inputs)
+    >>> network.tokens[0][:4]  # the first words of the first passage
+    ('=', 'Robert', '<unk>', '=')
+    >>> atts = ht.capture(network.model, inputs=network.inputs[:1], tokenizer=network.tokenizer, layers=[0])
+    >>> atts[0].shape
+    (8, 256, 256)
     """
 
     name: str
-    stage: str  #: "trained", or how far training had come
+    stage: str  #: "trained", or an earlier stage of training
     model: nn.Module  #: in evaluation mode, float32
-    inputs: tuple[Mapping[str, Tensor], ...]  #: what the model's forward takes, a batch of one each
-    card: Mapping[str, Any]  #: how it was trained and what it reached
+    inputs: tuple[Mapping[str, Tensor], ...]  #: arguments of the model's forward, each a batch of one
+    card: Mapping[str, Any]  #: how it was trained and how well it performs
     tokens: tuple[tuple[str, ...], ...] | None = None  #: txl: the words of each passage
     tokenizer: WordTokenizer | None = None  #: txl
-    images: UInt8[Tensor, "image 3 row column"] | None = None  #: vit: as they are in CIFAR-10
+    images: UInt8[Tensor, "image 3 row column"] | None = None  #: vit: the original CIFAR-10 images
     labels: Int[Tensor, " image"] | None = None  #: vit: true classes
     classes: tuple[str, ...] | None = None  #: vit: names of the classes
 
@@ -62,17 +72,28 @@ class BundledNetwork:
 
 
 def load_bundled(name: str, stage: str = "trained", *, folder: str | PathLike[str] | None = None) -> BundledNetwork:
-    """A network that comes with headtree, ready to be captured.
+    """Load a small trained network to try headtree on; needs no connection to the internet.
 
     Parameters
     ----------
     name : {"txl", "vit"}
         The Transformer-XL trained on WikiText-2, 16 layers × 8 heads; or the ViT trained on CIFAR-10, 12 × 12.
     stage : {"trained", "late", "middle", "early", "initial"}
-        The network as it is, or as it was: after 40, 10 and 2 % of its training (weights kept in 8 bits), and
-        before it.
+        The fully trained network, or the network after 40, 10, 2 and 0 % of its training (the first three with
+        8-bit weights).
     folder : path, optional
-        Where the bundles are; those of the package headtree-networks without it.
+        Folder of the bundles; by default that of the package headtree-networks.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> len(network.inputs), network.inputs[0]["pixel_values"].shape
+    (10, torch.Size([1, 3, 224, 224]))
+    >>> [network.classes[label] for label in network.labels[:3]]
+    ['airplane', 'automobile', 'bird']
+    >>> ht.load_bundled("vit", "initial")  # the same network before training
+    BundledNetwork('vit', initial, 10 inputs)
     """
     if name not in _NAMES:
         raise InvalidValueError(f"name must be one of {', '.join(map(repr, _NAMES))}, got {name!r}")
@@ -109,7 +130,7 @@ def load_bundled(name: str, stage: str = "trained", *, folder: str | PathLike[st
 
 
 def build(config: Mapping[str, Any]) -> nn.Module:
-    """The network of a configuration as it stands in files; its weights are still to be set."""
+    """Build a network from the configuration in its files; the weights are not set yet."""
     if config["model_type"] == TransformerXLConfig.model_type:
         return TransformerXL(TransformerXLConfig.from_dict(config))
     sizes = {key: value for key, value in config.items() if key not in ("model_type", "num_labels")}
@@ -122,7 +143,7 @@ def _with_weights(home: Path, config: Mapping[str, Any], stage: str, seed: int) 
         draw = draw_weights if config["model_type"] == TransformerXLConfig.model_type else draw_vit_weights
         draw(model, seed)
         return model.eval()
-    with torch.device("meta"):  # no time spent on random numbers that are replaced
+    with torch.device("meta"):  # do not draw random weights that are replaced anyway
         model = build(config)
     name = "weights" if stage == "trained" else stage
     weights = unpacked(_read_tensors(home / f"{name}.safetensors"))
@@ -132,7 +153,7 @@ def _with_weights(home: Path, config: Mapping[str, Any], stage: str, seed: int) 
 
 
 def packed(weights: Mapping[str, Tensor], n_bits: int) -> dict[str, Tensor]:
-    """Weights for a file, in half precision or in 8 bits with a scale for every row of a matrix."""
+    """Compress weights for a file: to half precision, or to 8 bits with a scale for every row of a matrix."""
     if n_bits == 16:
         return {name: value.half().contiguous() for name, value in weights.items()}
     result = {}
@@ -148,13 +169,13 @@ def packed(weights: Mapping[str, Tensor], n_bits: int) -> dict[str, Tensor]:
 
 
 def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Float32 weights of what `packed` gave."""
+    """Float32 weights from the result of `packed`."""
     result = {}
     for name, value in tensors.items():
         if name.endswith(":scale"):
             continue
         scale = tensors.get(f"{name}:scale")
-        # numpy: many small conversions are slow in torch while other programs hold its threads up
+        # numpy: many small conversions in torch are slow while other programs occupy its threads
         full = torch.from_numpy(value.numpy().astype(np.float32))
         result[name] = full if scale is None else full * scale.reshape((-1,) + (1,) * (value.ndim - 1))
     return result
@@ -165,8 +186,8 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise MissingBundleError(
-            f"{path} of the bundled network cannot be read ({error}); this copy of headtree comes without it: "
-            "train one with `headtree train`, pack it with headtree.study.training.make_bundle and pass its folder"
+            f"{path} of the bundled network cannot be read ({error}); install 'headtree[demo]' again, or train a "
+            "network with `headtree train`, pack it with headtree.study.training.make_bundle and pass its folder"
         ) from error
 
 
@@ -179,6 +200,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise MissingBundleError(f"{path} of the bundled network is not there; install headtree again")
+        raise MissingBundleError(f"{path} of the bundled network is missing; install 'headtree[demo]' again")
     tensors: dict[str, Tensor] = load_file(path)
     return tensors

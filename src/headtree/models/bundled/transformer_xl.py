@@ -1,6 +1,6 @@
-"""Transformer-XL in plain torch: relative attention over the current segment and a memory of the ones before.
+"""Transformer-XL in plain torch: relative attention over the current segment and a memory of earlier ones.
 
-Dai et al., Transformer-XL: Attentive Language Models beyond a Fixed-Length Context, 2019; section 3.3 there.
+See section 3.3 of Dai et al., Transformer-XL: Attentive Language Models beyond a Fixed-Length Context, 2019.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class TransformerXLConfig:
     vocabulary: int
     n_layers: int = 16
     n_heads: int = 8
-    width: int = 128  #: of the residual stream
+    width: int = 128  #: width of the residual stream
     head_size: int = 16
-    inner: int = 512  #: of the feed-forward sublayers
-    embedding: int = 64  #: of the word vectors, shared by input and output, projected to `width`
-    memory: int = 150  #: states of earlier segments that each layer can attend to
+    inner: int = 512  #: width of the feed-forward sublayers
+    embedding: int = 64  #: width of the word vectors, shared by input and output and projected to `width`
+    memory: int = 150  #: number of earlier states that each layer can attend to
     dropout: float = 0.0
-    pre_norm: bool = True  #: normalise what enters a sublayer; False: what leaves the sum, as [Dai et al.] do
+    pre_norm: bool = True  #: normalize the input of a sublayer; False: the residual sum, as Dai et al. do
 
-    model_type = "transformer_xl"  # not a field: lets a model with this configuration be told from others
+    model_type = "transformer_xl"  # not a field: identifies models with this configuration
 
     def __post_init__(self) -> None:
         sizes = {name: value for name, value in asdict(self).items() if name not in ("dropout", "pre_norm")}
@@ -42,31 +42,33 @@ class TransformerXLConfig:
             if not isinstance(value, int) or value < least:
                 raise InvalidValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.width % 2:
-            raise InvalidValueError(f"width must be even, for pairs of sine and cosine, got {self.width}")
+            raise InvalidValueError(
+                f"width must be even, because sines and cosines come in pairs, got {self.width}"
+            )
         if not 0 <= self.dropout < 1:
-            raise InvalidValueError(f"dropout must be at least 0 and under 1, got {self.dropout}")
+            raise InvalidValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written into files."""
+        """The configuration as written to files."""
         return {"model_type": self.model_type, **asdict(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TransformerXLConfig:
-        """From what `to_dict` gave."""
+        """Make a configuration from the result of `to_dict`."""
         return cls(**{name: value for name, value in values.items() if name != "model_type"})
 
 
 class TransformerXLOutput(NamedTuple):
-    """What the network says of every token's successor, and the memory for the next segment."""
+    """Logits of the next word after every token, and the memory for the next segment."""
 
     logits: Float[Tensor, "batch token word"]
-    memory: Float[Tensor, "batch layer place width"]
+    memory: Float[Tensor, "batch layer past width"]
 
 
 class TransformerXL(nn.Module):
-    """Blocks of relative attention and feed-forward, each reading the memory of its own input.
+    """Blocks of relative attention and feed-forward layers; each block has a memory of its own earlier inputs.
 
-    The memory is an argument and a result, never state: the same call gives the same answer. Without one, the
+    The memory is an argument and a result, never state: equal calls give equal results. Without a memory, as in the
     first segment of a text, n tokens attend to n tokens.
     """
 
@@ -77,7 +79,7 @@ class TransformerXL(nn.Module):
         is_narrow = config.embedding != config.width
         self.widen = nn.Linear(config.embedding, config.width, bias=False) if is_narrow else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(TransformerXLBlock(config) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(config.width) if config.pre_norm else nn.Identity()
         self.narrow = nn.Linear(config.width, config.embedding, bias=False) if is_narrow else nn.Identity()
         self.word_bias = nn.Parameter(torch.zeros(config.vocabulary))
@@ -85,23 +87,23 @@ class TransformerXL(nn.Module):
     def forward(
         self,
         input_ids: Int[Tensor, "batch token"],
-        memory: Float[Tensor, "batch layer place width"] | None = None,
+        memory: Float[Tensor, "batch layer past width"] | None = None,
     ) -> TransformerXLOutput:
-        """Logits of the next word after every token, and the memory for the segment that follows."""
+        """Logits of the next word after every token, and the memory for the next segment."""
         hidden, memory = self.hidden_states(input_ids, memory)
         return TransformerXLOutput(self.logits(hidden), memory)
 
     def hidden_states(
         self,
         input_ids: Int[Tensor, "batch token"],
-        memory: Float[Tensor, "batch layer place width"] | None = None,
-    ) -> tuple[Float[Tensor, "batch token width"], Float[Tensor, "batch layer place width"]]:
-        """The residual stream after the last block, and the memory for the segment that follows."""
+        memory: Float[Tensor, "batch layer past width"] | None = None,
+    ) -> tuple[Float[Tensor, "batch token width"], Float[Tensor, "batch layer past width"]]:
+        """The residual stream after the last block, and the memory for the next segment."""
         config = self.config
         n_batch, n_tokens = input_ids.shape
-        # the sum of all blocks keeps full precision, also where matrix products do not
+        # the residual stream stays in full precision, even if matrix products do not
         vectors = self.widen(self.embedding(input_ids)).to(self.embedding.weight.dtype)
-        hidden = self.dropout(vectors * math.sqrt(config.width))  # else the first blocks drown the words
+        hidden = self.dropout(vectors * math.sqrt(config.width))  # or the first blocks would swamp the word vectors
         if memory is None:
             memory = hidden.new_zeros(n_batch, config.n_layers, 0, config.width)
         n_keys = memory.shape[2] + n_tokens
@@ -116,16 +118,16 @@ class TransformerXL(nn.Module):
 
     @property
     def unembedding(self) -> Float[Tensor, "word width"]:
-        """The matrix from the last states to logits."""
+        """The matrix that maps the final hidden states to logits."""
         words = self.embedding.weight
         return words @ self.narrow.weight if isinstance(self.narrow, nn.Linear) else words
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... word"]:
-        """Logits of the next word, through the same vectors that words come in by."""
+        """Logits of the next word, with the word vectors that the input uses."""
         return F.linear(self.narrow(hidden), self.embedding.weight, self.word_bias)
 
 
-class Block(nn.Module):
+class TransformerXLBlock(nn.Module):
     """Attention sublayer, residual sum, norm; feed-forward sublayer, residual sum, norm."""
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -145,11 +147,11 @@ class Block(nn.Module):
     def forward(
         self,
         hidden: Float[Tensor, "batch token width"],
-        past: Float[Tensor, "batch place width"],
+        past: Float[Tensor, "batch past width"],
         distances: Float[Tensor, "key width"],
         hidden_keys: Bool[Tensor, "token key"],
     ) -> Float[Tensor, "batch token width"]:
-        """The residual stream after this block; `past` is what came in from earlier segments."""
+        """The residual stream after this block; `past` is its input in earlier segments."""
         if self.pre_norm:
             n_past = past.shape[1]
             known = self.attention_norm(torch.cat([past, hidden], dim=1))
@@ -166,8 +168,8 @@ class RelativeAttention(nn.Module):
 
     .. math:: s_{ij} = \frac{(q_i + u) \cdot k_j + (q_i + v) \cdot W_R\, R_{i + m - j}}{\sqrt{d}}
 
-    for query i of the segment and key j of memory and segment together, m places of memory, R the sinusoids of the
-    distance; s is minus infinity where the key comes after the query.
+    for query i of the segment and key j of memory and segment together, where m is the length of the memory and R
+    holds the sinusoids of the distance. Keys after the query have score minus infinity.
     """
 
     def __init__(self, config: TransformerXLConfig) -> None:
@@ -186,11 +188,11 @@ class RelativeAttention(nn.Module):
     def forward(
         self,
         hidden: Float[Tensor, "batch token width"],
-        past: Float[Tensor, "batch place width"],
+        past: Float[Tensor, "batch past width"],
         distances: Float[Tensor, "key width"],
         hidden_keys: Bool[Tensor, "token key"],
     ) -> Float[Tensor, "batch token width"]:
-        """What the heads bring together; `distances` runs from the farthest to 0."""
+        """Output of the attention heads; `distances` runs from the largest down to 0."""
         known = torch.cat([past, hidden], dim=1)
         query = self._heads(self.query(hidden))
         key, value = self._heads(self.key(known)), self._heads(self.value(known))
@@ -208,11 +210,11 @@ class RelativeAttention(nn.Module):
 
 
 def relative_shift(x: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
-    """Move row i to the left by (queries - 1 - i), so that columns by distance become columns by key.
+    """Shift row i left by (queries - 1 - i), which turns columns by distance into columns by key.
 
-    In column c of `x` stands the distance (keys - 1 - c); in column j of the result stands the distance from query
-    i to key j. What comes after the query, j > i + keys - queries, has no distance there: those entries are filled
-    from the next row, and must be masked.
+    Column c of `x` belongs to the distance (keys - 1 - c); column j of the result belongs to the distance from
+    query i to key j. Keys after the query, j > i + keys - queries, have no distance: their entries are filled from
+    the next row and must be masked.
     """
     *batch, n_queries, n_keys = x.shape
     padded = F.pad(x, (1, 0)).reshape(*batch, n_keys + 1, n_queries)
@@ -220,7 +222,7 @@ def relative_shift(x: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batc
 
 
 def later_keys(n_queries: int, n_keys: int, device: torch.device) -> Bool[Tensor, "query key"]:
-    """True where the key comes after the query, the last query being the last key."""
+    """True where the key comes after the query; the last query is at the last key."""
     query = torch.arange(n_queries, device=device)[:, None] + n_keys - n_queries
     return torch.arange(n_keys, device=device) > query
 

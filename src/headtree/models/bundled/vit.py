@@ -1,4 +1,4 @@
-"""A Hugging Face ViT, and images as what it takes; no torchvision."""
+"""A Hugging Face ViT, and images prepared and augmented for it without torchvision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 
-#: 12 layers × 12 heads on 197 tokens, as ViT-B/16, a quarter as wide.
+#: 12 layers × 12 heads on 197 tokens, like ViT-B/16 but a quarter as wide.
 SMALL: Mapping[str, Any] = {
     "hidden_size": 192,
     "num_hidden_layers": 12,
@@ -28,7 +28,7 @@ SMALL: Mapping[str, Any] = {
 
 
 def make_vit(sizes: Mapping[str, Any], n_classes: int) -> nn.Module:
-    """A ViT for image classification with transformers' own code; its weights are still to be set."""
+    """A ViT for image classification from transformers; its weights are not set yet."""
     require("models", "the ViT", "transformers")
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -36,7 +36,7 @@ def make_vit(sizes: Mapping[str, Any], n_classes: int) -> nn.Module:
     return model
 
 
-#: How releases of transformers have called the same weights, and how headtree's files call them.
+#: Names of the same weights in different releases of transformers, and in headtree's files.
 _RENAMED = (
     (r"vit\.encoder\.layer\.", "vit.layers."),
     (r"attention\.attention\.(q|k|v)(uery|ey|alue)\.", r"attention.\1_proj."),
@@ -47,24 +47,24 @@ _RENAMED = (
 
 
 def lasting_name(name: str) -> str:
-    """The name of a weight in headtree's files, whichever release of transformers gave it."""
+    """The name of a weight in headtree's files, whatever its name in the installed release of transformers."""
     for pattern, replacement in _RENAMED:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def drawn_tokens(n_images: int, n_patches: int, share: float, device: torch.device) -> Int[Tensor, "image shown"]:
-    """For each image the class token and a share of its patches, drawn without repetition."""
+    """Indices of the class token and of a random share of the patches, for each image."""
     n_shown = max(1, round(share * n_patches))
     patches = torch.rand(n_images, n_patches, device=device).argsort(dim=1)[:, :n_shown] + 1
     return torch.cat([patches.new_zeros(n_images, 1), patches], dim=1)
 
 
 def show_some_tokens(model: Any) -> Callable[[Int[Tensor, "image shown"] | None], AbstractContextManager[None]]:
-    """A context for the model's calls in which its blocks get only the given tokens of each image.
+    """A context manager in which the model's blocks see only the given tokens of each image.
 
-    A patch keeps the position it comes from. Half of the tokens take less than half of the time [Liu et al.,
-    PatchDropout, 2023].
+    Patches keep their original positions. Half of the tokens take less than half of the time (Liu et al.,
+    PatchDropout, 2023).
     """
     shown: list[Tensor] = []
 
@@ -89,7 +89,7 @@ def pixel_values(
     images: UInt8[Tensor, "image channel row column"] | UInt8[np.ndarray, "image channel row column"],
     size: int = 224,
 ) -> Float[Tensor, "image channel {size} {size}"]:
-    """8-bit images as a ViT takes them: between -1 and 1, resized by bilinear interpolation."""
+    """Convert 8-bit images to the input of a ViT: scaled to [-1, 1] and resized by bilinear interpolation."""
     tensor = torch.as_tensor(images)
     if tensor.dtype != torch.uint8:
         raise InvalidTypeError(f"images must be 8-bit, got {tensor.dtype}; multiply by 255 and round")
@@ -102,10 +102,10 @@ def pixel_values(
 def augmented(
     images: UInt8[Tensor, "image 3 row column"], size: int = 224, strength: float = 1.0
 ) -> Float[Tensor, "image 3 {size} {size}"]:
-    """`pixel_values` of images turned, moved, scaled, flipped and recoloured at random, each in its own way.
+    """`pixel_values` of images that are randomly rotated, shifted, scaled, flipped and recoloured.
 
-    Geometry and resizing are one bilinear sampling, on whatever device the images are. Random numbers come from
-    torch's generator of that device.
+    Geometry and resizing are done in one bilinear sampling on the device of the images. Random numbers come from
+    the torch generator of that device.
     """
     n, device = images.shape[0], images.device
 
@@ -113,14 +113,14 @@ def augmented(
         return torch.rand(n, *shape, device=device) * (high - low) + low
 
     floats = images.float() / 127.5 - 1
-    # colour: brightness, contrast about the image's mean, saturation about the grey image
+    # colour: brightness, contrast around the image's mean, saturation around the grey image
     amount = 0.4 * strength
     floats = floats + uniform(-amount, amount, 1, 1, 1) * 0.5
     mean = floats.mean(dim=(1, 2, 3), keepdim=True)
     floats = mean + (floats - mean) * uniform(1 - amount, 1 + amount, 1, 1, 1)
     grey = floats.mean(dim=1, keepdim=True)
     floats = (grey + (floats - grey) * uniform(1 - amount, 1 + amount, 1, 1, 1)).clamp(-1, 1)
-    # geometry: half of the images are also turned and sheared
+    # geometry: half of the images are also rotated and sheared
     is_bent = (torch.rand(n, device=device) < 0.5).float()
     angle = uniform(-0.35, 0.35) * strength * is_bent
     shear = uniform(-0.3, 0.3) * strength * is_bent
@@ -139,18 +139,18 @@ def augmented(
 def mixed(
     pixels: Float[Tensor, "image 3 row column"], labels: Float[Tensor, "image class"], rng: np.random.Generator
 ) -> tuple[Float[Tensor, "image 3 row column"], Float[Tensor, "image class"]]:
-    """Each image blended with another (mixup), or a rectangle of it put in place (cutmix); labels likewise."""
-    by = int(rng.integers(len(pixels)))  # batches are in random order already
+    """Blend each image with another (mixup) or paste a rectangle of another (cutmix); mix the labels to match."""
+    shift = int(rng.integers(len(pixels)))  # pairs up images; batches are in random order already
     height, width = pixels.shape[2:]
     if rng.random() < 0.5:
         share = float(rng.beta(0.8, 0.8))
-        pixels = share * pixels + (1 - share) * pixels.roll(by, dims=0)
+        pixels = share * pixels + (1 - share) * pixels.roll(shift, dims=0)
     else:
         side = np.sqrt(1 - rng.random())
         rows, columns = int(height * side), int(width * side)
         top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
         pixels = pixels.clone()
         patch = (slice(None), slice(None), slice(top, top + rows), slice(left, left + columns))
-        pixels[patch] = pixels[patch].roll(by, dims=0)
+        pixels[patch] = pixels[patch].roll(shift, dims=0)
         share = 1 - rows * columns / (height * width)
-    return pixels, share * labels + (1 - share) * labels.roll(by, dims=0)
+    return pixels, share * labels + (1 - share) * labels.roll(shift, dims=0)

@@ -1,4 +1,4 @@
-"""A tokenizer that splits at spaces, as WikiText is written."""
+"""A tokenizer that splits text at spaces, for WikiText."""
 
 from __future__ import annotations
 
@@ -15,42 +15,43 @@ UNKNOWN, END = "<unk>", "<eos>"
 
 @dataclass(frozen=True)
 class WordTokenizer:
-    """Words by their spaces, numbered; the end of a line is a word of its own, `<eos>`.
+    """Splits text at spaces into words with ids; the end of a line is the word `<eos>`.
 
-    Has what `headtree.capture` asks of a tokenizer: call it on a text for ``{"input_ids": …}``.
+    Has the interface that `headtree.capture` expects of a tokenizer: calling it on a text gives ``{"input_ids":
+    …}``.
     """
 
     words: tuple[str, ...]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Number of each word."""
+        """Id of each word."""
         return {word: i for i, word in enumerate(self.words)}
 
     @property
     def unk_token_id(self) -> int:
-        """Number of the word that stands for all others."""
+        """Id of `<unk>`, which replaces unknown words."""
         return self.numbers[UNKNOWN]
 
     @property
     def all_special_ids(self) -> list[int]:
-        """No word is special: `<unk>` and `<eos>` are read like others."""
+        """No word is special: `<unk>` and `<eos>` are treated like any other."""
         return []
 
     def __len__(self) -> int:
         return len(self.words)
 
     def __call__(self, text: str, add_special_tokens: bool = True, **_: Any) -> dict[str, list[int]]:
-        """The words' numbers; between two lines stands `<eos>`, and after the last if the text ends its line."""
+        """Ids of the words of a text; `<eos>` replaces every line break."""
         lines = text.split("\n")
         words = [word for i, line in enumerate(lines) for word in [*([END] if i else []), *line.split()]]
         return {"input_ids": self.encode(words).tolist()}
 
     def encode(self, words: Iterable[str]) -> Int[np.ndarray, " word"]:
-        """Numbers of words; unknown ones become `<unk>`."""
+        """Ids of words; unknown words become `<unk>`."""
         unknown, numbers = self.unk_token_id, self.numbers
         return np.fromiter((numbers.get(word, unknown) for word in words), dtype=np.int64)
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The words themselves."""
+        """Words of the given ids."""
         return [self.words[i] for i in ids]
