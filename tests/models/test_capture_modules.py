@@ -121,7 +121,7 @@ class Mixer(nn.Module):
 
 def test_a_module_of_ones_own_is_registered_in_a_few_lines():
     net = stack(Mixer, Mixer)
-    with pytest.raises(HeadtreeError, match=r"no attention was seen in Sequential.*register_attention"):
+    with pytest.raises(HeadtreeError, match=r"no attention was found in Sequential.*register_attention"):
         ht.capture(net, inputs=X)
 
     def mixer_scores(module, arguments, output):
@@ -160,7 +160,7 @@ def test_wrong_registrations_are_named(answer, said):
             ht.capture(stack(Mixer), inputs=X)
     finally:
         ht.unregister_attention(Mixer)
-    with pytest.raises(HeadtreeError, match="kind must be a class"):
+    with pytest.raises(HeadtreeError, match="kind must be a subclass"):
         ht.register_attention(stack(Mixer), lambda module, arguments, output: answer)
     with pytest.raises(HeadtreeError, match="describe must be a function"):
         ht.register_attention(Mixer, None)
@@ -178,7 +178,7 @@ class Renormalised(nn.Module):
 
 def test_what_is_obtainable_is_said_where_scores_are_not():
     net = Renormalised().eval()
-    with pytest.raises(HeadtreeError, match=r"scores of Renormalised cannot be had.*use kind='probs'"):
+    with pytest.raises(HeadtreeError, match=r"scores of Renormalised are not available.*use kind='probs'"):
         ht.capture(net, inputs=0.1 * X)
     att = ht.capture(net, inputs=0.1 * X, kind="probs")[1]
     torch.testing.assert_close(att.values, net(0.1 * X, True)["attentions"][0][1])
