@@ -59,7 +59,7 @@ def print_passes(n_inputs: int) -> None:
 
 def main(check: bool = False) -> None:
     from headtree.models.bundled.bundle import load_bundled
-    from headtree.models.view import capture
+    from headtree.models.capture import capture
     from headtree.pipeline.make import make_run
     from headtree.pipeline.sources import TensorSource
 

@@ -9,6 +9,7 @@ import tests.shapes  # noqa: F401  (found by name below)
 
 CHECKED = [
     "headtree._checks",
+    "headtree.models.capture",
     "headtree.models.facts",
     "headtree.models.graph",
     "headtree.models.inputs",

@@ -31,10 +31,11 @@ from .measures.sparsity import (
 )
 from .measures.stability import Stability, stability
 from .models.bundled.bundle import BundledNetwork, load_bundled
+from .models.capture import attention_relevance, capture, head_weights
 from .models.graph.head_weights import HeadWeights
 from .models.register import register_attention, unregister_attention
 from .models.relevance import Relevance
-from .models.view import ModelView, attention_relevance, capture, head_weights
+from .models.view import ModelView
 from .questionnaire.organization import Organization
 from .questionnaire.organize import organize, organize_array
 from .questionnaire.settings import Questionnaire

@@ -142,7 +142,7 @@ def test_random_paths_sum_and_repeat():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda f: f.path([0]), "must name 3 layers"),
+        (lambda f: f.path([0]), "must have 3 entries"),
         (lambda f: f.path([0, 2, None]), r"heads\[1\] must be None or 0 to 1, got 2"),
         (lambda f: f.path("abc"), "must be a list"),
         (lambda f: f.random_paths(4), "length must be 0 to 3"),
@@ -157,16 +157,16 @@ def test_bad_requests(call, said):
 
 
 def test_layer_applications_grow_with_the_square_of_depth(monkeypatch):
-    from headtree.models.graph.linearize import LinearPart
+    from headtree.models.graph.linearize import LinearMap
 
     calls = []
-    original = LinearPart.__call__
+    original = LinearMap.__call__
 
     def counted(*args, **kwargs):
         calls.append(args)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(LinearPart, "__call__", counted)
+    monkeypatch.setattr(LinearMap, "__call__", counted)
     counts = {}
     for n_layers in (2, 4, 8):
         (frozen,) = ht.frozen_networks(network("pre", n_layers), inputs=X[:1])

@@ -157,7 +157,7 @@ def test_one_token_is_refused_where_nothing_can_be_followed():
 def test_parts_of_a_network_are_refused(option):
     """What leaves the last chosen layer would be taken from the end of the stream."""
     for measure in (ht.rank_residual, ht.path_lengths, ht.frozen_networks):
-        with pytest.raises(HeadtreeError, match=f"{next(iter(option))} chooses what capture keeps"):
+        with pytest.raises(HeadtreeError, match=f"{next(iter(option))} selects what capture returns"):
             measure(network("pre"), inputs=X, **option)
 
 
@@ -170,7 +170,7 @@ def test_nan_activations_are_named():
     net = network("pre")
     with torch.no_grad():
         net[1].mlp[2].bias[0] = torch.nan
-    with pytest.raises(HeadtreeError, match="input 0 holds NaN or infinite numbers after layer 1"):
+    with pytest.raises(HeadtreeError, match="input 0 has NaN or infinite values after layer 1"):
         rank_residual(net, inputs=X, fresh=False)
 
 
@@ -225,7 +225,7 @@ def test_registered_attention_is_followed():
     ht.register_attention(Mixer, lambda module, arguments, output: (arguments["x"] @ arguments["x"].mT)[:, None])
     try:
         found = rank_residual(net, inputs=X, fresh=False)
-        with pytest.raises(HeadtreeError, match="no softmax between products"):
+        with pytest.raises(HeadtreeError, match="not a softmax between products"):
             ht.path_lengths(net, inputs=X)
     finally:
         ht.unregister_attention(Mixer)
@@ -324,5 +324,5 @@ def test_block_by_hand_is_the_block():
 def test_warning_class_is_used_for_curves_without_values():
     from headtree.depth.residual import _check_finite
 
-    with pytest.warns(HeadtreeWarning, match="without skips, the stream of input 3 holds NaN"):
+    with pytest.warns(HeadtreeWarning, match="without skips, the stream of input 3 has NaN"):
         _check_finite(np.array([[1.0, np.nan]]), "without skips", [3])

@@ -160,7 +160,7 @@ def test_parts_of_an_encoder_decoder_are_remembered():
     table = ht.diagnostics(atts, model=model, inputs=case.read())
     assert table.heads["qk_rank"].tolist() == [8] * 8
     assert "different sequences" in table.missing["qk_eigenvalue_mean"]
-    assert "does not read one sequence" in table.missing["prefix_matching"]
+    assert "does not read a single sequence" in table.missing["prefix_matching"]
 
 
 def test_a_model_and_its_inputs_belong_together():

@@ -88,7 +88,7 @@ def test_copied_share():
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("bert", "looks ahead"), ("vit", "does not read one sequence"), ("t5", "does not read one sequence")],
+    [("bert", "looks ahead"), ("vit", "not read a single sequence"), ("t5", "not read a single sequence")],
 )
 def test_other_models_are_refused_with_the_reason(name, reason):
     with pytest.raises(ht.HeadtreeError, match=reason):
@@ -104,7 +104,7 @@ def test_a_model_without_a_head_for_words_has_no_copying():
 
 def test_sequences_fit_vocabulary_and_context():
     assert induction(PlantedInduction(n_words=9), n_tokens=50).n_tokens == 6  # three are for the gaps
-    with pytest.raises(ht.HeadtreeError, match="room for 3 different tokens"):
+    with pytest.raises(ht.HeadtreeError, match="room for only 3 distinct"):
         induction(PlantedInduction(n_words=6))
     special = repeated_tokens(zoo.ALL["gpt2"].build(), 50, 3, np.random.default_rng(0))
     assert not {1, 2} & set(special.ids.unique().tolist())

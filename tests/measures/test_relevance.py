@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.models.view import attention_relevance
+from headtree.models.capture import attention_relevance
 from tests.measures.models import PlantedInduction
 from tests.models import zoo
 
@@ -71,13 +71,13 @@ def test_bad_input():
     planted = PlantedInduction()
     for target, message in [
         (99, "one of the 20 logits"),
-        ("9", "number of a logit"),
-        (True, "number of a logit"),
-        (lambda answer: 3.0, "tensor of one number"),
-        (lambda answer: answer[0, -1], "tensor of one number"),
+        ("9", "index of a logit"),
+        (True, "index of a logit"),
+        (lambda answer: 3.0, "tensor with one element"),
+        (lambda answer: answer[0, -1], "tensor with one element"),
     ]:
         with pytest.raises(ht.HeadtreeError, match=message):
             attention_relevance(planted, inputs={"input_ids": IDS}, target=target)
     fused = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    with pytest.raises(ht.HeadtreeError, match="gradient is not seen"):
+    with pytest.raises(ht.HeadtreeError, match="has no gradient to watch"):
         attention_relevance(fused, inputs=torch.randn(1, 5, 8), target=lambda answer: answer[0, 0, 0])

@@ -33,27 +33,27 @@ def test_exactly_one_kind_of_input_is_given(bert):
         ({"texts": []}, "texts must not be empty"),
         ({"texts": ["w1", "  "]}, r"texts\[1\] is empty"),
         ({"texts": [3]}, "texts must be a list of strings, got a list of int"),
-        ({"texts": ["w1 w2"], "tokens": 30}, r"texts\[0\] is shorter than asked: 4 tokens.*instead of 30"),
-        ({"texts": ["w1 w2"], "tokens": 2}, "leave room beside the 2 special tokens"),
+        ({"texts": ["w1 w2"], "tokens": 30}, r"texts\[0\] is too short: it has 4 tokens.*but tokens is 30"),
+        ({"texts": ["w1 w2"], "tokens": 2}, "exceed the 2 special tokens"),
         ({"texts": ["w1 w2"], "tokens": 0}, "tokens must be a whole number"),
         ({"texts": ["w1 w2"], "tokens": 100}, "at most the model's context of 64, got 100"),
-        ({"texts": ["w1 " * 70]}, r"texts\[0\] has 72 tokens, the model's context 64; .*tokens=64"),
+        ({"texts": ["w1 " * 70]}, r"texts\[0\] has 72 tokens, but the model's context is 64; .*tokens=64"),
         ({"texts": ["w1"], "kind": "logits"}, "kind must be one of"),
         ({"texts": ["w1"], "layers": [3]}, "layers must be some of 0 to 2"),
         ({"texts": ["w1"], "layers": ["a"]}, "layers must be whole numbers"),
-        ({"texts": ["w1"], "heads": [4]}, r"heads must be numbers under 4.*got \(0, 4\)"),
+        ({"texts": ["w1"], "heads": [4]}, r"heads must be less than 4.*got \(0, 4\)"),
         ({"texts": ["w1"], "heads": [(5, 0)]}, r"got \(5, 0\)"),
         ({"texts": ["w1"], "window": (3, 1)}, "window must be"),
         ({"texts": ["w1"], "window": (7, 9)}, r"window must lie within the 3 queries of input 0"),
         ({"texts": ["w1"], "part": "encoder"}, "part must be left out"),
         ({"texts": ["w1"], "batch_size": 0}, "batch_size must be"),
         ({"texts": ["w1"], "dtype": "int8"}, "dtype must be one of"),
-        ({"texts": ["w1"], "targets": ["w1", "w2"]}, "targets must be as many as texts"),
-        ({"inputs": []}, "inputs must be a list of what the model takes"),
-        ({"inputs": [{"input_ids": [1, 2]}]}, r"inputs\[0\] must hold tensors"),
-        ({"inputs": {"input_ids": torch.zeros(1, 65, dtype=torch.long)}}, "65 tokens, the model's context 64"),
-        ({"inputs": {"input_ids": torch.full((1, 4), 999)}}, "the model cannot run on the first input"),
-        ({"inputs": {"pixel_values": torch.zeros(1, 4)}}, "cannot run on the first input.*BertModel.forward"),
+        ({"texts": ["w1"], "targets": ["w1", "w2"]}, "targets must have one entry per text"),
+        ({"inputs": []}, "inputs must be a list of arguments for the model"),
+        ({"inputs": [{"input_ids": [1, 2]}]}, r"inputs\[0\] must contain tensors"),
+        ({"inputs": {"input_ids": torch.zeros(1, 65).long()}}, "65 tokens, but the model's context is 64"),
+        ({"inputs": {"input_ids": torch.full((1, 4), 999)}}, "the model fails on the first input"),
+        ({"inputs": {"pixel_values": torch.zeros(1, 4)}}, "fails on the first input.*BertModel.forward"),
         ({"inputs": zoo.ALL["bert"].read(), "tokens": 4}, "tokens applies to texts"),
         ({"inputs": {"input_ids": torch.tensor([1, 2, 3])}}, r"must have a batch axis, got .*shape is \(1, 3\)"),
         ({"inputs": torch.tensor([1, 2, 3])}, r"inputs\[0\].* must have a batch axis.*\(1, 3\)"),
@@ -157,13 +157,13 @@ def test_an_earlier_download_is_used_without_a_network(folder, tmp_path):
 
 
 def test_a_folder_has_no_revisions(folder):
-    refused("revision chooses among versions on the hub", folder, texts=["w1"], revision="main")
+    refused("revision selects a version on the hub", folder, texts=["w1"], revision="main")
 
 
 def test_missing_tokenizers(folder, bert, tmp_path):
     refused(r"tokenizer must be given.*tokenizer=", bert, texts=["w1"])
     bert.save_pretrained(tmp_path)
-    refused("no usable tokenizer|knows no token of", tmp_path, texts=["w1"])
+    refused("no usable tokenizer|recognizes no token of", tmp_path, texts=["w1"])
 
 
 def test_a_module_whose_folder_is_gone_needs_a_tokenizer(folder, tmp_path):
@@ -172,11 +172,11 @@ def test_a_module_whose_folder_is_gone_needs_a_tokenizer(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     model = AutoModel.from_pretrained(tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy")
-    refused("tokenizer must be given, as the place the model was loaded from.*pass tokenizer=", model, texts=["w1"])
+    refused("tokenizer must be given, because the model's origin.*pass tokenizer=", model, texts=["w1"])
 
 
 def test_a_tokenizer_that_knows_nothing_is_not_believed(bert, tokenizer):
-    refused(r"knows no token of texts\[0\].*pass tokenizer=", bert, texts=["unheard of"], tokenizer=tokenizer)
+    refused(r"recognizes no token of texts\[0\].*pass tokenizer=", bert, texts=["unheard of"], tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "gone"])
@@ -188,7 +188,7 @@ def test_corrupt_weights(folder, tmp_path, damage):
         weights.unlink()
     else:
         weights.write_bytes(weights.read_bytes()[:5000] if damage == "cut" else b"garbage" * 100)
-    refused("cannot be loaded: .*fetch them again", copy, texts=["w1"])
+    refused("cannot be loaded: .*download them again", copy, texts=["w1"])
 
 
 def test_weights_that_do_not_fit_the_configuration(folder, tmp_path):
@@ -196,7 +196,7 @@ def test_weights_that_do_not_fit_the_configuration(folder, tmp_path):
     shutil.copytree(folder, copy)
     config = (copy / "config.json").read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 4')
     (copy / "config.json").write_text(config)
-    refused("tensors are absent and would be random", copy, texts=["w1"])
+    refused("tensors are missing and would be random", copy, texts=["w1"])
 
 
 def test_code_of_others_is_not_run_unless_asked_for(tmp_path):
@@ -224,7 +224,7 @@ def test_pickled_weights_are_read_without_running_them(bert, tmp_path):
 def test_images_of_the_wrong_shape():
     vit = zoo.ALL["vit"].build()
     refused(
-        r"images\[0\] has shape \(3, 16, 16\), the model takes \(3, 16, 24\); resize",
+        r"images\[0\] has shape \(3, 16, 16\), but the model expects \(3, 16, 24\); resize",
         vit,
         images=[torch.zeros(3, 16, 16)],
     )
@@ -249,8 +249,8 @@ def test_files_that_are_no_images(tmp_path):
 
 
 def test_models_without_attention(bert):
-    refused("no attention was seen in Linear", nn.Linear(4, 4), inputs=torch.zeros(1, 3, 4))
+    refused("no attention was found in Linear", nn.Linear(4, 4), inputs=torch.zeros(1, 3, 4))
     from transformers import MambaConfig, MambaModel
 
     mamba = MambaModel(MambaConfig(hidden_size=16, num_hidden_layers=1, vocab_size=64, state_size=4)).eval()
-    refused("no attention was seen in MambaModel", mamba, inputs={"input_ids": zoo._ids()})
+    refused("no attention was found in MambaModel", mamba, inputs={"input_ids": zoo._ids()})

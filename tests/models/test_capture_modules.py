@@ -121,7 +121,7 @@ class Mixer(nn.Module):
 
 def test_a_module_of_ones_own_is_registered_in_a_few_lines():
     net = stack(Mixer, Mixer)
-    with pytest.raises(HeadtreeError, match=r"no attention was seen in Sequential.*register_attention"):
+    with pytest.raises(HeadtreeError, match=r"no attention was found in Sequential.*register_attention"):
         ht.capture(net, inputs=X)
 
     def mixer_scores(module, arguments, output):
@@ -160,7 +160,7 @@ def test_wrong_registrations_are_named(answer, said):
             ht.capture(stack(Mixer), inputs=X)
     finally:
         ht.unregister_attention(Mixer)
-    with pytest.raises(HeadtreeError, match="kind must be a class"):
+    with pytest.raises(HeadtreeError, match="kind must be a subclass"):
         ht.register_attention(stack(Mixer), lambda module, arguments, output: answer)
     with pytest.raises(HeadtreeError, match="describe must be a function"):
         ht.register_attention(Mixer, None)

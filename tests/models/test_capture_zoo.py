@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from headtree.models.view import capture
+from headtree.models.capture import capture
 from headtree.models.watching.watch import _configs
 from tests.models import zoo
 
@@ -146,7 +146,7 @@ def test_registry_is_the_way_where_the_model_uses_it(name):
     case = zoo.ALL[name]
     plan = prepare(model(name), inputs=case.read(), part=next(iter(case.parts))).plan
     assert plan.registry
-    assert not plan.trace
+    assert not plan.functions
 
 
 @pytest.mark.parametrize("name", list(zoo.WATCHED))
@@ -155,7 +155,7 @@ def test_models_that_never_call_the_registry_do_not_pass_silently(name):
 
     plan = prepare(model(name), inputs=zoo.ALL[name].read()).plan
     assert not plan.registry
-    assert plan.trace
+    assert plan.functions
     assert len(plan.sites) == 3
 
 
@@ -188,7 +188,7 @@ def test_a_model_whose_implementations_disagree_is_captured_as_it_is_with_a_warn
         agree = torch.allclose(watched(**case.read())[0], model("falcon")(**case.read())[0], atol=1e-4)
     if agree:
         pytest.skip("transformers has mended it")
-    with pytest.warns(HeadtreeWarning, match="as it was loaded"):
+    with pytest.warns(HeadtreeWarning, match="as loaded computes different attention"):
         atts = capture(watched, inputs=case.read())
     assert (softmax_of(atts[0]) - eager_probs("falcon", None, 0)).abs().max() > 1e-3
 

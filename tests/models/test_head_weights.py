@@ -9,7 +9,7 @@ from torch import nn
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLConfig
-from headtree.models.view import head_weights
+from headtree.models.capture import head_weights
 from tests.models import zoo
 from tests.models.test_capture_modules import Attention, X, stack
 
@@ -206,7 +206,7 @@ def test_attention_that_is_no_softmax_is_refused():
 
     ht.register_attention(Mixer, lambda module, arguments, output: output[:, None] @ output[:, None].mT)
     try:
-        with pytest.raises(HeadtreeError, match="attention of 0 was registered, so that its weights are not known"):
+        with pytest.raises(HeadtreeError, match="weights of 0 are unknown, because its attention was described"):
             head_weights(stack(Mixer), inputs=X)
     finally:
         ht.unregister_attention(Mixer)

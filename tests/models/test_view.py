@@ -63,7 +63,7 @@ def test_entering_states_are_what_the_attention_reads():
     with torch.no_grad():
         states = model(**read, output_hidden_states=True).hidden_states
         before = n_hooks(model)
-        prepared.run(also=lambda call, site: entering.setdefault(site, call.entering))
+        prepared.run(on_call=lambda call, site: entering.setdefault(site, call.entering))
         for i, found in entering.items():
             torch.testing.assert_close(found, model.h[i].ln_1(states[i]), atol=1e-5, rtol=1e-4)
     assert len(entering) == len(model.h)

@@ -50,7 +50,7 @@ def test_without_tokens_the_window_is_the_context_or_the_text(folder, text, tmp_
     short.write_text("w1 w2 w3")
     (item,) = ModelSource(model=str(folder), text=short).begin().prepared.items
     assert item.length() == 5
-    with pytest.raises(HeadtreeError, match="shorter than asked"):
+    with pytest.raises(HeadtreeError, match="is too short"):
         ModelSource(model=str(folder), text=short, tokens=12).begin()
 
 
@@ -81,7 +81,7 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
         ({"text": "words", "kind": "logits"}, "kind must be scores or probs"),
         ({"text": "latin.txt"}, "UTF-8"),
         ({"text": "empty.txt"}, "is empty"),
-        ({"text": "words", "model": "no-such/model-here"}, "is not a folder here"),
+        ({"text": "words", "model": "no-such/model-here"}, "is not a local folder"),
     ],
 )
 def test_what_cannot_be_read_is_named(options, message, folder, text, pictures, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the paths of each length contribute to a network of attention and skips."""
+"""The contribution of paths of each length to a network of attention and skip connections."""
 
 from __future__ import annotations
 
@@ -18,34 +18,44 @@ from headtree.errors import InvalidValueError
 from headtree.models.graph.read_stream import LocatedStream, locate_stream
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
-from headtree.models.watching.memory import available_memory, words
+from headtree.models.watching.memory import available_memory, format_bytes
 from headtree.progress import progress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Share of the free memory that the trace of one input may take.
+#: Share of the free memory that the trace of one input may use.
 _SHARE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
 class PathLengths:
-    """The paths of a network with attention and skips alone, gathered by length 0 … L.
+    """Contributions of the paths of a network of attention and skip connections, by length 0 … L.
 
-    Shares are signed: ``⟨sum of the paths, output⟩ / ‖output‖²``; with the share of the biases they add up to 1.
+    Shares are signed: ``⟨sum of the paths, output⟩ / ‖output‖²``. With the share of the biases they sum to 1.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> paths = ht.path_lengths(network.model, inputs=network.inputs[0])
+    >>> round(float(paths.share.sum() + paths.bias_share.sum()), 6)
+    1.0
+    >>> paths.table().columns[:4].tolist()
+    ['length', 'paths', 'share', 'share spread']
     """
 
     n_paths: tuple[int, ...]  #: C(L, l) Hˡ
     share: Float[np.ndarray, "input length"]
     bias_share: Float[np.ndarray, " input"]
-    size: Float[np.ndarray, "input length"]  #: Frobenius norm of the sum, relative to the output's
-    residual: Float[np.ndarray, "input length"]  #: relative residual of the sum; small: close to rank one
-    head_share: Float[np.ndarray, "input layer head"]  #: of the path through this head alone, skips elsewhere
-    difference: Float[np.ndarray, " input"]  #: of the sum of all paths from the model's own numbers, relative
+    size: Float[np.ndarray, "input length"]  #: Frobenius norm of the sum, relative to that of the output
+    residual: Float[np.ndarray, "input length"]  #: relative residual of the sum; small values are close to rank one
+    head_share: Float[np.ndarray, "input layer head"]  #: share of the path through this head only
+    difference: Float[np.ndarray, " input"]  #: relative difference of the sum of all paths from the model's output
     layers: tuple[str, ...]  #: path of each layer's attention module
 
     def table(self) -> pd.DataFrame:
-        """A row per length: number of paths, mean and spread over inputs of shares, sizes and residuals."""
+        """One row per length: number of paths; mean and spread over inputs of shares, sizes and residuals."""
         import pandas as pd
 
         columns: dict[str, Any] = {"length": np.arange(len(self.n_paths)), "paths": [str(n) for n in self.n_paths]}
@@ -54,11 +64,11 @@ class PathLengths:
         return pd.DataFrame(columns)
 
     def top_heads(self, n: int = 10) -> list[tuple[str, float]]:
-        """The heads whose paths of length one carry most, by the modulus of their mean share."""
+        """The heads whose paths of length one contribute most, by the absolute value of their mean share."""
         mean = self.head_share.mean(axis=0)
         order = np.argsort(-np.abs(mean), axis=None, kind="stable")[:n]
-        places = [np.unravel_index(at, mean.shape) for at in order]
-        return [(f"L{layer}H{head}", float(mean[layer, head])) for layer, head in places]
+        heads = [np.unravel_index(index, mean.shape) for index in order]
+        return [(f"L{layer}H{head}", float(mean[layer, head])) for layer, head in heads]
 
 
 def path_lengths(
@@ -70,15 +80,25 @@ def path_lengths(
     part: str | None = None,
     **options: Any,
 ) -> PathLengths:
-    """Exact contribution of all paths of each length, by a running polynomial, without sampling.
+    """Compute the exact contribution of all paths of each length, without sampling.
 
-    The model runs without its MLPs; its attention matrices and the scales of its norms are held at what they are on
-    each input. The paths then add up to what it computes, up to the rounding of its own precision; that is checked.
+    The model runs without its MLPs, and its attention matrices and the scales of its norms are frozen at their
+    values on each input. The paths then add up to the model's output up to rounding, which is checked.
 
     Parameters
     ----------
     model, texts, images, inputs, part, **options
-        As `headtree.capture` takes them; without layers, heads and window, since paths lead through all.
+        As in `headtree.capture`, except layers, heads and window: paths go through the whole network.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> paths = ht.path_lengths(network.model, inputs=network.inputs[0])
+    >>> paths.n_paths[:3]  # 12 layers of 12 heads
+    (1, 144, 9504)
+    >>> paths.share[0, :3].round(2)  # of the paths of length 0, 1 and 2
+    array([ 0.26, -0.02, -0.35])
     """
     prepared = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
     return paths_of(prepared)
@@ -93,12 +113,26 @@ def frozen_networks(
     part: str | None = None,
     **options: Any,
 ) -> list[FrozenNetwork]:
-    """The network of every input as a sum over paths: single paths, random ones, and all of one length.
+    """The network of every input as a sum over paths, to evaluate single, random, or all paths of one length.
 
     Parameters
     ----------
     model, texts, images, inputs, part, **options
-        As `headtree.capture` takes them; without layers, heads and window, since paths lead through all.
+        As in `headtree.capture`, except layers, heads and window: paths go through the whole network.
+
+    Examples
+    --------
+    All paths and the biases together give the output of the model without its MLPs:
+
+    >>> import headtree as ht
+    >>> import torch
+    >>> network = ht.load_bundled("vit")
+    >>> (frozen,) = ht.frozen_networks(network.model, inputs=network.inputs[0])
+    >>> sums, biases = frozen.by_length()
+    >>> len(sums)  # lengths 0 to 12
+    13
+    >>> torch.allclose(sum(sums) + biases, frozen.output.double(), rtol=1e-3, atol=1e-3)
+    True
     """
     prepared = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
     with prepared.view.ready():
@@ -107,7 +141,7 @@ def frozen_networks(
 
 
 def paths_of(prepared: PreparedInputs) -> PathLengths:
-    """The path lengths of a prepared model."""
+    """The contributions of paths by length on prepared inputs."""
     rows = []
     with (
         progress("paths", len(prepared.items)) as step,
@@ -134,7 +168,7 @@ def paths_of(prepared: PreparedInputs) -> PathLengths:
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """One input's paths."""
+    """The paths of one input."""
 
     n_paths: tuple[int, ...]
     share: list[float]
@@ -151,7 +185,10 @@ def _measure(network: FrozenNetwork, item: ModelInput, number: int, module: str)
     difference = check_sum(network, total, module)
     squared = float((total * total).sum())
     if squared == 0:
-        raise InvalidValueError(f"the stream of input {number} without MLPs is all zeros; its paths have no shares")
+        raise InvalidValueError(
+            f"the stream of input {number} without MLPs is all zeros, so its paths have no shares; check the "
+            "inputs and the model's weights"
+        )
     by_head = network.first_length_by_head(total)
     widest = max(len(heads) for heads in by_head)
     head_share = np.full((len(by_head), widest), np.nan)
@@ -178,14 +215,14 @@ def _softmax_stream(prepared: PreparedInputs) -> LocatedStream:
     other = next((site for site in located.sites if site.softmax is None), None)
     if other is not None:
         raise InvalidValueError(
-            f"the attention of {other.module!r} was registered and is no softmax between products, so that it has "
-            "no paths; rank_residual measures such models"
+            f"{other.module!r} has no paths, because its attention was described with register_attention and is "
+            "not a softmax between products; rank_residual measures such models"
         )
     return located
 
 
 def _check_memory(located: LocatedStream, item: ModelInput) -> None:
-    """Refuse an input whose forward pass cannot be kept whole, before it is run."""
+    """Raise an error if the trace of an input would not fit into memory, before it runs."""
     growth = item.size() / max(1, located.prepared.plan.probe.size())
     n_tokens = located.graph.value(located.sites[0].query).shape[-2]
     linear = square = 0
@@ -198,6 +235,6 @@ def _check_memory(located: LocatedStream, item: ModelInput) -> None:
     need, free = int(linear * growth + square * growth**2), int(available_memory() * _SHARE)
     if need > free:
         raise InvalidValueError(
-            f"the paths of an input this long need about {words(need)}, {_SHARE:.0%} of the free memory is "
-            f"{words(free)}; pass shorter inputs, for instance with tokens=128"
+            f"the paths of an input of this length need about {format_bytes(need)}, but {_SHARE:.0%} of the free "
+            f"memory is {format_bytes(free)}; pass shorter inputs, for example with tokens=128"
         )

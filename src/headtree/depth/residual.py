@@ -1,4 +1,4 @@
-"""How fast the tokens of a network become alike with depth, with and without what stops it.
+"""Measure how fast tokens become alike with depth, with and without skip connections and MLPs.
 
 [RC] Dong, Cordonnier, Loukas: Attention is not all you need: pure attention loses rank doubly exponentially with
 depth, 2021.
@@ -29,7 +29,7 @@ from headtree.progress import progress
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What is cancelled in each variant. Cross-attention brings tokens of another sequence and goes with the MLPs.
+#: Terms cancelled in each variant. Cross-attention adds tokens of another sequence and is removed with the MLPs.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "as is": (),
     "without skips": ("skip",),
@@ -47,16 +47,28 @@ PUBLISHED_BERT: dict[str, dict[int, float]] = {
 
 @dataclass(frozen=True, eq=False)
 class RankResidual:
-    """Relative residual ``‖res(X)‖ / ‖X‖`` of the stream, before the first layer and after each.
+    """Relative residual ``‖res(X)‖ / ‖X‖`` of the residual stream, before the first layer and after each layer.
 
-    Every array has the variants of `VARIANTS` in order, the inputs, and the depths 0 … L.
+    The axes of the arrays are the variants in the order of `variants`, the inputs, and the depths 0 … L.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> found = ht.rank_residual(network.model, inputs=network.inputs[0], fresh=False)
+    >>> found.variants
+    ('as is', 'without skips', 'without MLPs', 'attention alone')
+    >>> found.curve("as is").shape  # one input; before the first layer and after each of 12
+    (1, 13)
     """
 
     trained: Float[np.ndarray, "variant input depth"]
-    fresh: Float[np.ndarray, "variant input depth"] | None  #: with weights as before training
-    bound: Bound | None  #: None where the heads' matrices cannot be told apart
-    log_bound: Float[np.ndarray, "input depth"] | None  #: of attention alone, relative; natural logarithm
-    log_bound_with_mlps: Float[np.ndarray, "input depth"] | None  #: of "without skips"; None if not Lipschitz
+    fresh: Float[np.ndarray, "variant input depth"] | None  #: with untrained weights
+    bound: Bound | None  #: None if the matrices of the heads cannot be separated
+    #: natural logarithm of the bound of "attention alone", relative to the stream
+    log_bound: Float[np.ndarray, "input depth"] | None
+    #: the same of "without skips"; None if an MLP is not Lipschitz
+    log_bound_with_mlps: Float[np.ndarray, "input depth"] | None
     layers: tuple[str, ...]  #: path of each layer's attention module
 
     @property
@@ -74,7 +86,7 @@ class RankResidual:
         return np.asarray(values[list(VARIANTS).index(variant)])
 
     def table(self) -> pd.DataFrame:
-        """A row per depth: mean and spread over inputs of every curve."""
+        """One row per depth: mean and spread over inputs of every curve."""
         import pandas as pd
 
         columns: dict[str, Any] = {"depth": np.arange(self.trained.shape[-1])}
@@ -100,20 +112,34 @@ def rank_residual(
 ) -> RankResidual:
     """Measure how far the residual stream is from rank one after every layer.
 
-    The model runs as it is, without skip connections, without MLPs, and with attention alone, with its own weights
-    and with fresh ones. What is removed is cancelled where the model's own code adds it.
+    The model runs as is, without skip connections, without MLPs, and with attention alone; with its own weights and
+    with untrained ones. Removed terms are cancelled where the model's own code adds them.
 
     Parameters
     ----------
     model, texts, images, inputs, part, **options
-        As `headtree.capture` takes them; without layers, heads and window, since the stream passes all.
+        As in `headtree.capture`, except layers, heads and window: the stream runs through the whole network.
     fresh : bool or module
-        Whether to measure an untrained network as well; or that network.
+        Whether to measure an untrained copy of the network as well; or the untrained network itself.
     rng : int
-        Seed of the fresh weights.
+        Seed of the untrained weights.
+
+    Examples
+    --------
+    Tokens become alike in a network of attention alone:
+
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> found = ht.rank_residual(network.model, inputs=network.inputs[0], fresh=False)
+    >>> found.curve("as is")[0, [0, 12]].round(1)  # before the first layer, after the last
+    array([0.9, 0.8])
+    >>> found.curve("attention alone")[0, [0, 12]].round(1)
+    array([0.9, 0. ])
     """
     if not isinstance(fresh, bool | nn.Module):
-        raise InvalidTypeError(f"fresh must be True, False or an untrained network, got {type(fresh).__name__}")
+        raise InvalidTypeError(
+            f"fresh must be True, False or an untrained network, got {type(fresh).__name__}; pass a torch.nn.Module"
+        )
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
         raise InvalidValueError(f"rng must be a seed of 0 or more, got {rng!r}")
     prepared = whole_network(model, inputs=inputs, texts=texts, images=images, part=part, **options)
@@ -122,17 +148,17 @@ def rank_residual(
 
 
 def whole_network(model: Any, **options: Any) -> PreparedInputs:
-    """Prepare a model as `headtree.capture` does; depth runs through all layers, heads and tokens of its inputs."""
+    """Prepare inputs as `headtree.capture` does, for a measure that needs all layers, heads and tokens."""
     for name in ("layers", "heads", "window", "kind"):
         if options.pop(name, None) is not None:
             raise InvalidTypeError(
-                f"{name} chooses what capture keeps; depth is measured on the whole network, so leave it out"
+                f"{name} selects what capture returns, but depth is measured on the whole network; leave it out"
             )
     return prepare(model, kind="probs", **options)
 
 
 def measured(prepared: PreparedInputs, fresh: nn.Module | None) -> RankResidual:
-    """The curves of a prepared model, and of a fresh one of its kind."""
+    """The curves of a model on prepared inputs, and of an untrained model of the same class."""
     n_runs = len(VARIANTS) * len(prepared.batches()) * (1 if fresh is None else 2)
     with progress("residual of the stream", n_runs) as step, prepared.view.ready():
         located = locate_stream(prepared)
@@ -155,7 +181,7 @@ def measured(prepared: PreparedInputs, fresh: nn.Module | None) -> RankResidual:
 
 @dataclass(frozen=True, eq=False)
 class _Norms:
-    """Composite norms of the stream and of its residual, (variant, input, depth)."""
+    """Composite norms of the stream and of its residual."""
 
     stream: Float[np.ndarray, "variant input depth"]
     residual: Float[np.ndarray, "variant input depth"]
@@ -171,23 +197,23 @@ def _measure(located: LocatedStream, step: Any) -> _Norms:
     prepared = located.prepared
     shape = (len(VARIANTS), len(prepared.items), len(located.stream.layers) + 1)
     values = _Norms(np.full(shape, np.nan), np.full(shape, np.nan))
-    for which, (name, without) in enumerate(VARIANTS.items()):
+    for variant, (name, without) in enumerate(VARIANTS.items()):
         for batch in _batches(located):
             streams = read_stream(located, [prepared.items[i] for i in batch], without)
             for depth, stream in enumerate(streams):
-                for at, x in _of_inputs(stream, batch, prepared):
+                for indices, x in _without_padding(stream, batch, prepared):
                     stream_norm, residual_norm = norms(x)
-                    values.stream[which, at, depth] = stream_norm.cpu().numpy()
-                    values.residual[which, at, depth] = residual_norm.cpu().numpy()
-            _check_finite(values.stream[which][batch], name, batch)
+                    values.stream[variant, indices, depth] = stream_norm.cpu().numpy()
+                    values.residual[variant, indices, depth] = residual_norm.cpu().numpy()
+            _check_finite(values.stream[variant][batch], name, batch)
             step(name)
     return values
 
 
-def _of_inputs(
+def _without_padding(
     stream: Float[Tensor, "input token width"], batch: list[int], prepared: PreparedInputs
 ) -> Iterator[tuple[list[int], Float[Tensor, "input token width"]]]:
-    """The tokens of the inputs: of all together, or of one after another where there is padding."""
+    """Indices of inputs and their tokens: all inputs together, or one at a time if there is padding."""
     rows = [tokens_of(x, prepared.items[i], i) for i, x in zip(batch, stream, strict=True)]
     if all(len(row) == stream.shape[1] for row in rows):
         yield batch, stream
@@ -202,14 +228,14 @@ def _batches(located: LocatedStream) -> list[list[int]]:
 
 
 def tokens_of(x: Float[Tensor, "token width"], item: ModelInput, number: int) -> Float[Tensor, "present width"]:
-    """The rows of tokens that are there, not of padding; at least two."""
+    """The rows of actual tokens, without padding; at least two."""
     mask = item.kwargs.get("attention_mask")
     if isinstance(mask, Tensor) and mask.shape == (1, x.shape[0]):
         x = x[mask[0].bool().to(x.device)]
     if x.shape[0] < 2:
         raise InvalidValueError(
-            f"input {number} must have at least 2 tokens to differ from each other, got {x.shape[0]}; pass longer "
-            "inputs"
+            f"input {number} must have at least 2 tokens, or there is nothing to compare, got {x.shape[0]}; pass "
+            "longer inputs"
         )
     return x
 
@@ -218,30 +244,30 @@ def _check_finite(norms_seen: Float[np.ndarray, "input depth"], variant: str, ba
     if np.isfinite(norms_seen).all():
         return
     row, depth = np.argwhere(~np.isfinite(norms_seen))[0]
-    place = "before the first layer" if depth == 0 else f"after layer {depth - 1}"
-    where = f"the stream of input {batch[row]} holds NaN or infinite numbers {place}"
+    depth_words = "before the first layer" if depth == 0 else f"after layer {depth - 1}"
+    problem = f"the stream of input {batch[row]} has NaN or infinite values {depth_words}"
     if variant == "as is":
-        raise InvalidValueError(f"{where}; check the model's weights and the inputs, or run it in float32")
-    warnings.warn(f"{variant}, {where}; the curve has no value there", HeadtreeWarning, stacklevel=2)
+        raise InvalidValueError(f"{problem}; check the model's weights and the inputs, or run it in float32")
+    warnings.warn(f"{variant}, {problem}; the curve is undefined there", HeadtreeWarning, stacklevel=2)
 
 
 def _bound_or_none(located: LocatedStream) -> Bound | None:
     try:
         return find_bound(located, weights_of(located.prepared))
-    except InvalidValueError:  # adapters, registered attention: there are no matrices to bound
+    except InvalidValueError:  # adapters or described attention: there are no matrices to bound
         return None
 
 
 def _log_bounds(
     bound: Bound, measured_norms: _Norms, variant: str, with_mlps: bool
 ) -> Float[np.ndarray, "input depth"] | None:
-    """The bound on the residual, relative to the stream of the variant it is drawn beside."""
+    """Logarithm of the bound on the residual, relative to the stream of the same variant."""
     if with_mlps and any(constant is None for constant in bound.lipschitz):
         return None
-    which = list(VARIANTS).index(variant)
+    row = list(VARIANTS).index(variant)
     n_depths = measured_norms.stream.shape[2]
     with np.errstate(divide="ignore", invalid="ignore"):  # a stream of zeros has no relative bound
-        start = np.log(measured_norms.residual[which, :, 0])
+        start = np.log(measured_norms.residual[row, :, 0])
         logs = [[bound.log_residual(float(log), depth, with_mlps) for depth in range(n_depths)] for log in start]
-        relative: Float[np.ndarray, "input depth"] = np.array(logs) - np.log(measured_norms.stream[which])
+        relative: Float[np.ndarray, "input depth"] = np.array(logs) - np.log(measured_norms.stream[row])
     return relative

@@ -1,4 +1,7 @@
-"""What a model's configuration says about it: its context, image size, special tokens and embeddings."""
+"""Facts about a model: context length, image size, attention window, special tokens and embeddings.
+
+The one module that knows the names of architectures and of the fields in their configurations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import Tensor, nn
 
 
 def select_tower(model: nn.Module, modality: str) -> nn.Module:
-    """Of a model with one tower for text and one for images (CLIP), the one that reads this input."""
+    """The tower of a text-and-image model (CLIP) that reads this kind of input; any other model itself."""
     if not (hasattr(model, "get_text_features") and hasattr(model, "get_image_features")):
         return model
     tower = getattr(model, {"texts": "text_model", "images": "vision_model"}.get(modality, ""), None)
@@ -17,13 +20,13 @@ def select_tower(model: nn.Module, modality: str) -> nn.Module:
 
 
 def config_of(model: nn.Module) -> Any:
-    """The transformers configuration, or None for other modules."""
+    """The model's transformers configuration; None if it has none."""
     config = getattr(model, "config", None)
     return config if hasattr(config, "model_type") else None
 
 
 def text_config(config: Any) -> Any:
-    """The part of a configuration that describes the reading of text."""
+    """The sub-configuration of the text model; of an encoder-decoder, that of the encoder."""
     try:
         return config.get_text_config(encoder=True) if config.is_encoder_decoder else config.get_text_config()
     except (AttributeError, ValueError, TypeError):
@@ -31,7 +34,7 @@ def text_config(config: Any) -> Any:
 
 
 def context_length(model: nn.Module) -> int | None:
-    """How many tokens the model was made for; None where positions are relative and have no end."""
+    """Largest number of tokens the model accepts; None if its positions are relative and unbounded."""
     config = config_of(model)
     if config is None:
         return None
@@ -41,7 +44,7 @@ def context_length(model: nn.Module) -> int | None:
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int) or length < 1:
         return None
-    # RoBERTa and its kin number positions after the padding index, and have that many fewer places
+    # RoBERTa and its relatives number positions from padding_idx + 1 on, which leaves fewer for tokens
     for name, module in model.named_modules():
         is_table = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
         padding = getattr(module, "padding_idx", None)
@@ -51,7 +54,7 @@ def context_length(model: nn.Module) -> int | None:
 
 
 def image_shape(model: nn.Module) -> tuple[int, int, int] | None:
-    """Channels, height and width a vision model is made for, as far as its configuration says."""
+    """Channels, height and width of the images a vision model expects; None if its configuration does not say."""
     config = config_of(model)
     config = getattr(config, "vision_config", None) or config
     size = getattr(config, "image_size", None)
@@ -61,8 +64,19 @@ def image_shape(model: nn.Module) -> tuple[int, int, int] | None:
     return int(getattr(config, "num_channels", 3)), int(height), int(width)
 
 
+def takes_any_image_size(model: nn.Module) -> bool:
+    """Whether a vision model interpolates its position embeddings to images of any size."""
+    any_size = ("dinov2", "dinov2_with_registers", "dinov3_vit")
+    return getattr(config_of(model), "model_type", "") in any_size
+
+
+def attention_window(module: nn.Module) -> Any:
+    """Size of an attention module's sliding or local window; None if it attends to everything."""
+    return getattr(module, "sliding_window", getattr(module, "local_attention", None))
+
+
 def patch_labels(model: nn.Module, pixels: tuple[int, int], n_tokens: int) -> list[str]:
-    """Names of an image's tokens: "class", "register0", … first, then patches by row and column, "r3c5"."""
+    """Labels of an image's tokens: "class", "register0", … first, then patches by row and column, "r3c5"."""
     config = config_of(model)
     config = getattr(config, "vision_config", None) or config
     patch = getattr(config, "patch_size", None)
@@ -79,19 +93,19 @@ def patch_labels(model: nn.Module, pixels: tuple[int, int], n_tokens: int) -> li
 
 
 def accepts(model: nn.Module, argument: str) -> bool:
-    """Whether the model's forward takes this argument."""
+    """Whether the model's forward accepts this argument."""
     parameters = inspect.signature(model.forward).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return argument in parameters or (takes_any and config_of(model) is not None)
 
 
 def is_encoder_decoder(model: nn.Module) -> bool:
-    """Whether the whole model reads one sequence and writes another."""
+    """Whether the model is a complete encoder-decoder, which reads one sequence and writes another."""
     return bool(getattr(config_of(model), "is_encoder_decoder", False)) and accepts(model, "decoder_input_ids")
 
 
 def decoder_start(model: nn.Module) -> int:
-    """The token a decoder begins with."""
+    """Id of the token that the decoder starts from."""
     config = config_of(model)
     for source in (config, getattr(model, "generation_config", None), text_config(config)):
         for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
@@ -102,18 +116,18 @@ def decoder_start(model: nn.Module) -> int:
 
 
 def token_embedding(model: nn.Module) -> nn.Embedding | None:
-    """The table that tokens are looked up in: what transformers says, or the largest there is."""
+    """The token embedding: the one that transformers reports, or else the largest embedding in the model."""
     if config_of(model) is not None and getattr(model, "main_input_name", "input_ids") != "input_ids":
         return None
-    table = _asked(model, "get_input_embeddings")
+    table = _method_result(model, "get_input_embeddings")
     if isinstance(table, nn.Embedding):
         return table
     tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     return max(tables, key=lambda table: table.num_embeddings, default=None)
 
 
-def _asked(model: nn.Module, method: str) -> Any:
-    """What a method of transformers' models answers; None where there is none."""
+def _method_result(model: nn.Module, method: str) -> Any:
+    """The result of a method that transformers models have; None if this model lacks or does not implement it."""
     function: Any = getattr(model, method, None)
     try:
         return function() if callable(function) else None
@@ -122,20 +136,21 @@ def _asked(model: nn.Module, method: str) -> Any:
 
 
 def special_tokens(model: nn.Module) -> set[int]:
-    """Tokens with a meaning of their own, as far as the configuration names them."""
+    """Ids of the special tokens that the configuration names."""
     config = text_config(config_of(model))
     names = [name for name in dir(config) if name.endswith("_token_id")]
     return {value for name in names if isinstance(value := getattr(config, name, None), int)}
 
 
 def unembedding(model: nn.Module) -> Tensor | None:
-    """The matrix (word, width) that turns the last states into logits; None if the model does not say.
+    """The matrix (word, width) that maps the final hidden states to logits; None if it is unknown.
 
-    A model without its language-model head is taken to use its embedding, if its configuration ties the two.
+    For a model loaded without its language-model head this is the token embedding, if the configuration ties the
+    two.
     """
     if isinstance(own := getattr(model, "unembedding", None), Tensor):
         return own.detach()
-    if isinstance(weight := getattr(_asked(model, "get_output_embeddings"), "weight", None), Tensor):
+    if isinstance(weight := getattr(_method_result(model, "get_output_embeddings"), "weight", None), Tensor):
         return weight.detach()
     table = token_embedding(model)
     if table is not None and getattr(text_config(config_of(model)), "tie_word_embeddings", False):

@@ -1,4 +1,4 @@
-"""Which modules of a model are running, found with forward hooks that are always removed again."""
+"""Track which modules of a model are running, with forward hooks that are always removed again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One call of a module, while it runs."""
+    """One call of a module while it is running."""
 
     name: str  #: path of the module in the model; its class name if the model does not list it
     module: nn.Module
-    index: int  #: how often this module had been called before
+    index: int  #: number of earlier calls of this module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    counts: dict[str, int] = field(default_factory=dict)  #: free for users that count what happens inside
+    counts: dict[str, int] = field(default_factory=dict)  #: for users of the stack to count what happens inside
 
 
 class ModuleStack:
@@ -30,9 +30,9 @@ class ModuleStack:
     model : module
         Every module in it is watched.
     entered : function, optional
-        Called with each call as it starts.
+        Called with each call when it starts.
     left : function, optional
-        Called with each call and its output as it ends; the output is None if an exception ended it.
+        Called with each call and its output when it ends; the output is None if an exception ended it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ModuleStack:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hook every module for the length of the block."""
+        """Hook every module while the block runs."""
         handles = []
         try:
             for module in self.model.modules():
@@ -75,7 +75,7 @@ class ModuleStack:
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not any(call.module is module for call in self.running):
             return
-        # after an exception the inner modules may not report that they ended
+        # after an exception, inner modules may not have reported their end
         while (call := self.running.pop()).module is not module:
             pass
         if self._left is not None:
@@ -83,7 +83,7 @@ class ModuleStack:
 
 
 def tensors_of(output: Any) -> Iterator[Tensor]:
-    """All tensors of a model's answer, in order."""
+    """All tensors in a model's output, in order."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):

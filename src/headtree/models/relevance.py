@@ -1,4 +1,4 @@
-"""Which attention a chosen output rests on: attention weighted with the gradient of that output."""
+"""Attention relevance: which tokens and heads an output depends on, by attention times its gradient."""
 
 from __future__ import annotations
 
@@ -18,24 +18,34 @@ from headtree.models.watching.probe import arguments
 from headtree.models.watching.watch import AttentionCall, implementation, recording
 from headtree.tensor.attention_tensor import HeadId
 
-#: Which number of the model's answer is asked about: a class or word, or a function of the answer.
+#: The output to explain: the index of a logit (a class or word), or a function of the model's output.
 Target = int | Callable[[Any], Tensor] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """What one output of the model rests on, for one input."""
+    """Which tokens and heads one output of a model depends on, for one input; see `attention_relevance`.
 
-    tokens: Float[np.ndarray, "query key"]  #: relevance of each input token to each position
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> (found,) = ht.attention_relevance(network.model, inputs=network.inputs[0], layers=[10, 11])
+    >>> strongest = found.share.argmax()
+    >>> found.heads[strongest], round(float(found.share[strongest]), 2)
+    (HeadId(layer=10, head=8), 0.09)
+    """
+
+    tokens: Float[np.ndarray, "query key"]  #: relevance of each token (key) to each position (query)
     heads: tuple[HeadId, ...]
-    share: Float[np.ndarray, " head"]  #: of the sum over all heads of their positive gradient-weighted attention
-    output: float  #: the number that was asked about
+    share: Float[np.ndarray, " head"]  #: share of the positive gradient-weighted attention of all heads
+    output: float  #: value of the output that is explained
 
 
 def relevance_of(prepared: PreparedInputs, item: ModelInput, target: Target = None) -> Relevance:
-    """Relevance on one input of a capture."""
+    """Relevance on one prepared input."""
     probs, output = _differentiable_run(prepared, item)
-    number = _number(output, target, type(prepared.model).__name__)
+    number = _explained_scalar(output, target, type(prepared.model).__name__)
     gradients = torch.autograd.grad(number, probs, allow_unused=True)
     layers = []
     for site, attention, gradient in zip(prepared.selection.sites, probs, gradients, strict=True):
@@ -44,7 +54,7 @@ def relevance_of(prepared: PreparedInputs, item: ModelInput, target: Target = No
         weighted = weighted[..., :-1] if prepared.plan.sites[site].has_sinks else weighted
         layers.append(weighted.reshape(-1, *weighted.shape[-2:]))  # one input: its heads
     return Relevance(
-        tokens=_rolled(layers),
+        tokens=_rolled_out(layers),
         heads=prepared.selection.head_ids(),
         share=_shares(layers, prepared),
         output=float(number.detach()),
@@ -52,13 +62,13 @@ def relevance_of(prepared: PreparedInputs, item: ModelInput, target: Target = No
 
 
 def _differentiable_run(prepared: PreparedInputs, item: ModelInput) -> tuple[list[Tensor], Any]:
-    """The attention of the chosen calls as parts of a graph of gradients, and the model's answer."""
+    """Attention of the selected calls as tensors in an autograd graph, and the model's output."""
     found: list[Tensor | None] = []
     names: list[str] = []
 
     def listen(call: AttentionCall) -> None:
         if call.probs is not None and not call.probs.requires_grad:
-            call.probs.requires_grad_()  # frozen weights: the graph begins here
+            call.probs.requires_grad_()  # the weights are frozen, so the autograd graph starts here
         found.append(call.probs)
         names.append(call.name)
 
@@ -76,38 +86,42 @@ def _differentiable_run(prepared: PreparedInputs, item: ModelInput) -> tuple[lis
     probs = [tensor for tensor in chosen if tensor is not None]
     if len(probs) != len(wanted) or len(chosen) != len(wanted):
         raise InvalidValueError(
-            f"{type(model).__name__} attends in a way whose gradient is not seen: {len(probs)} of {len(wanted)} "
-            "calls run softmax where it can be watched"
+            f"the attention of {type(model).__name__} has no gradient to watch: {len(probs)} of {len(wanted)} "
+            "selected calls run a softmax that autograd can follow; use a model whose attention calls softmax "
+            "itself"
         )
     return probs, output
 
 
-def _number(output: Any, target: Target, model: str) -> Tensor:
-    """The number of the answer that is asked about."""
+def _explained_scalar(output: Any, target: Target, model: str) -> Tensor:
+    """The scalar to explain."""
     if callable(target):
         number = target(output)
         if not isinstance(number, Tensor) or number.numel() != 1 or not number.requires_grad:
             raise InvalidTypeError(
-                f"target must give a tensor of one number that depends on the model's weights, got {number!r}"
+                f"target must return a tensor with one element that depends on the model's weights, got {number!r}"
             )
         return number.reshape(())
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if logits is None:
         raise InvalidValueError(
-            f"{model} has no logits; load it with its head, or say with target= which number of its answer is meant"
+            f"{model} has no logits; load it with its language-model or classification head, or pass a function of "
+            "its output as target"
         )
     last = logits.reshape(-1, logits.shape[-1])[-1]
     if target is None:
         return torch.as_tensor(last.max())
     if isinstance(target, bool) or not isinstance(target, int | np.integer):
-        raise InvalidTypeError(f"target must be a number of a logit or a function of the answer, got {target!r}")
+        raise InvalidTypeError(
+            f"target must be the index of a logit or a function of the model's output, got {target!r}"
+        )
     if not -len(last) <= target < len(last):
         raise InvalidValueError(f"target must be one of the {len(last)} logits, got {target}")
     return torch.as_tensor(last[int(target)])
 
 
-def _rolled(layers: list[Tensor]) -> Float[np.ndarray, "query key"]:
-    """R after all layers; of attention between two sequences, the last layer's alone."""
+def _rolled_out(layers: list[Tensor]) -> Float[np.ndarray, "query key"]:
+    """R after all layers; for attention between two sequences, Ā of the last layer alone."""
     n_queries, n_keys = layers[-1].shape[1:]
     if n_queries != n_keys:
         return np.asarray(layers[-1].mean(dim=0).numpy())

@@ -1,4 +1,4 @@
-"""Models, tokenizers and image processors by name, folder or object; and what identifies them."""
+"""Load models, tokenizers and image processors by hub id or folder, and record what identifies them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from headtree._extras import require
 from headtree._version import __version__
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 
-#: Seconds to wait for the hub before saying that there is no network; transformers alone tries for half a minute.
+#: Seconds to wait for the hub before reporting that it cannot be reached; transformers tries for half a minute.
 _HUB_TIMEOUT = 5.0
 
 _T = TypeVar("_T")
 
 
 class ModelFiles:
-    """Where a model comes from, asked once, with the answers that its tokenizer needs as well."""
+    """A model's origin, located once and then used to load the model, its tokenizer and its image processor."""
 
     def __init__(self, model: Any, revision: str | None, trust_remote_code: bool) -> None:
         if not isinstance(model, str | Path | nn.Module):
             raise InvalidTypeError(
                 f"model must be a hub id, a folder or a loaded module, got {type(model).__name__}; "
-                "a name is a string such as 'openai-community/gpt2'"
+                "pass for example 'openai-community/gpt2'"
             )
         self.module = model if isinstance(model, nn.Module) else None
         name = (
@@ -39,25 +39,25 @@ class ModelFiles:
         )
         self.name = str(name or "")
         self.revision = revision
-        self.commit: str | None = None  # what the revision stands for on the hub
+        self.commit: str | None = None  # the commit that the revision points to on the hub
         self.options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         if self.module is None:
             self._locate()
 
     def _locate(self) -> None:
-        """Find the folder or ask the hub, and fail fast if neither answers."""
+        """Find the folder or query the hub, and fail early if neither has the model."""
         require("models", "loading a model by name")
         folder = Path(self.name).expanduser()
         if folder.is_dir():
             if not (folder / "config.json").is_file():
                 raise InvalidValueError(
-                    f"model must be a folder that save_pretrained wrote, but {folder} has no config.json; "
+                    f"model must be a folder written by save_pretrained, but {folder} has no config.json; "
                     "pass the loaded module instead"
                 )
             self.name = str(folder)
             if self.revision is not None:
                 raise InvalidValueError(
-                    f"revision chooses among versions on the hub, but {folder} is a local folder"
+                    f"revision selects a version on the hub, but {folder} is a local folder; leave it out"
                 )
             return
         if folder.is_file() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
@@ -81,25 +81,27 @@ class ModelFiles:
         except HFValidationError as error:
             raise InvalidValueError(f"model must be a hub id or a folder, got {self.name!r}: {error}") from None
         except RevisionNotFoundError:
-            raise InvalidValueError(f"revision {self.revision!r} of {self.name!r} is not on the hub") from None
+            raise InvalidValueError(
+                f"revision {self.revision!r} of {self.name!r} is not on the hub; check its name"
+            ) from None
         except RepositoryNotFoundError:
             raise InvalidValueError(
-                f"there is no model {self.name!r} on the hub, or it is private, and no folder of that name "
-                "here; check the spelling, or log in with `hf auth login`"
+                f"there is no model {self.name!r} on the hub, or it is private, and no local folder of that name; "
+                "check the spelling, or log in with `hf auth login`"
             ) from None
-        except Exception as error:  # the hub's client has many words for no network
+        except Exception as error:  # the hub client raises many kinds of errors without a network
             reason = f"{type(error).__name__}: {error}"
         if isinstance(cached, str):
-            self.options["local_files_only"] = True  # an earlier download will do
+            self.options["local_files_only"] = True  # use the earlier download
             self.commit = Path(cached).parent.name
             return
         raise InvalidValueError(
-            f"model {self.name!r} is not a folder here, not in the local cache, and the hub cannot be reached "
+            f"model {self.name!r} is not a local folder, not in the local cache, and the hub cannot be reached "
             f"({reason}); connect to the network, or pass a folder or a loaded module"
         )
 
     def load_model(self, device: Any) -> nn.Module:
-        """The model, in evaluation mode."""
+        """Load the model, in evaluation mode."""
         if self.module is not None:
             return self.module
         import transformers
@@ -116,23 +118,23 @@ class ModelFiles:
             model, info = self._guarded("model", load, kind)
         except Exception as error:
             raise _load_error(self.name, "model", error) from error
-        absent = sorted(key for key in info["missing_keys"] if "pooler" not in key)
-        if absent:
+        missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
+        if missing:
             raise InvalidValueError(
-                f"the weights of {self.name!r} do not fit its configuration: {len(absent)} tensors are absent "
-                f"and would be random, the first {absent[0]!r}; load the model with the class it was saved "
-                "from and pass that"
+                f"the weights of {self.name!r} do not match its configuration: {len(missing)} tensors are missing "
+                f"and would be random, the first {missing[0]!r}; load the model with the class it was saved from, "
+                "and pass the module"
             )
         return model.eval() if device is None else model.eval().to(device)  # type: ignore[no-any-return]
 
     def load_tokenizer(self) -> Any:
-        """The tokenizer saved with the model."""
+        """Load the tokenizer saved with the model."""
         import transformers
 
         return self._companion("tokenizer", transformers.AutoTokenizer)
 
     def load_processor(self) -> Any:
-        """The image processor saved with the model."""
+        """Load the image processor saved with the model."""
         import transformers
 
         return self._companion("processor", transformers.AutoImageProcessor)
@@ -140,27 +142,28 @@ class ModelFiles:
     def _companion(self, what: str, kind: Any) -> Any:
         if not self.name or (self.module is not None and not Path(self.name).is_dir()):
             if self.module is not None and self.name:
-                return self._companion_elsewhere(what, kind)
+                return self._companion_by_name(what, kind)
             raise InvalidValueError(f"{what} must be given for a model that was not loaded by name: pass {what}=…")
         try:
             return self._quietly(lambda: kind.from_pretrained(self.name, **self.options))
         except Exception as error:
             raise InvalidValueError(
-                f"no usable {what} in {self.name!r}: {_first_line(error)}; pass {what}=… or ready inputs=…"
+                f"no usable {what} in {self.name!r}: {_first_line(error)}; pass {what}=…, or the model's arguments "
+                "as inputs=…"
             ) from error
 
-    def _companion_elsewhere(self, what: str, kind: Any) -> Any:
-        """A loaded module knows by name where it came from, which may be gone or out of reach."""
+    def _companion_by_name(self, what: str, kind: Any) -> Any:
+        """Load from the folder or hub id that a loaded module remembers, which may be gone or unreachable."""
         try:
             source = ModelFiles(self.name, self.revision, self.options["trust_remote_code"])
         except HeadtreeError as error:
             raise InvalidValueError(
-                f"{what} must be given, as the place the model was loaded from cannot be asked: {error}; "
-                f"pass {what}=…"
+                f"{what} must be given, because the model's origin is no longer available: {error}; pass {what}=…"
             ) from error
         return source._companion(what, kind)
 
     def _own_class(self) -> Any:
+        """The class that the configuration names, for models that AutoModel does not support."""
         import transformers
 
         config = self._quietly(lambda: transformers.AutoConfig.from_pretrained(self.name, **self.options))
@@ -180,7 +183,7 @@ class ModelFiles:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No loading bars and reports: what matters in them becomes an error here."""
+    """Silence progress bars and loading reports; what matters in them is raised as an error here."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -198,7 +201,7 @@ def _load_error(name: str, what: str, error: Exception) -> HeadtreeError:
     text = str(error)
     if "trust_remote_code" in text:
         return InvalidValueError(
-            f"{name!r} brings its own Python code, which is not run unless you ask for it: read it, then pass "
+            f"{name!r} comes with its own Python code, which is not run by default; read the code, then pass "
             "trust_remote_code=True"
         )
     if "does not recognize this architecture" in text or "Unrecognized model" in text:
@@ -207,8 +210,8 @@ def _load_error(name: str, what: str, error: Exception) -> HeadtreeError:
             "upgrade transformers or pass a loaded module"
         )
     return InvalidValueError(
-        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {_first_line(error)}; the files are "
-        "incomplete or damaged, fetch them again"
+        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {_first_line(error)}; the files may be "
+        "incomplete or damaged, download them again"
     )
 
 
@@ -218,7 +221,7 @@ def _first_line(error: Exception) -> str:
 
 
 def provenance(model: nn.Module, source: ModelFiles) -> dict[str, Any]:
-    """What is needed to know the model again: name, revision, hash of the weights, versions of the libraries."""
+    """What identifies a model: name, revision, hash of its weights, and the versions of the libraries."""
     config = getattr(model, "config", None)
     return {
         "model": source.name or type(model).__name__,
@@ -243,7 +246,7 @@ def weights_hash(model: nn.Module) -> str:
         head = f"{name} {data.dtype} {tuple(data.shape)}".encode()
         return hashlib.sha256(head + b"\n").digest() + hashlib.sha256(_bytes(data)).digest()
 
-    with ThreadPoolExecutor(max_workers=8) as pool:  # hashing lets other threads run
+    with ThreadPoolExecutor(max_workers=8) as pool:  # hashlib releases the GIL
         return hashlib.sha256(b"".join(pool.map(digest, named))).hexdigest()
 
 

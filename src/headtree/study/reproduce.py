@@ -14,7 +14,7 @@ from headtree._files import checked_path, write_text
 from headtree.errors import InvalidValueError
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
 from headtree.models.bundled.bundle import STAGES, load_bundled
-from headtree.models.view import capture
+from headtree.models.capture import capture
 from headtree.pipeline.demo import demo_sources, pretrained_source
 from headtree.pipeline.make import Say, make_run, redraw
 from headtree.pipeline.model_source import BUNDLED, ModelSource

@@ -1,1 +1,5 @@
-"""A forward pass as a graph of operations, and what is read off it."""
+"""A forward pass as a graph of torch operations, and what can be read off it.
+
+`forward_graph` records the graph. `attention_calls` finds attention in it, `head_weights` the matrices of each
+head, `residual_stream` and `read_stream` the residual stream, and `linearize` the linear map between two values.
+"""

@@ -1,4 +1,4 @@
-"""Where a traced forward pass attends: every softmax between a product of two activations and another one."""
+"""Find the attention calls of a traced forward pass: a softmax between two products of activations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headtree.models.watching.attention_sites import AttentionSite
 class TracedSite:
     """One attention call of a traced forward pass."""
 
-    softmax: int | None  #: node; None for attention of another kind, of which only the result is known
-    mix: int  #: node of the product of probs and values
+    softmax: int | None  #: node; None for user-described attention, of which only the result is known
+    mix: int  #: node of the product probs @ values
     query: Ref  #: (head, token, feature)
     key: Ref  #: (head, feature, token)
     value: Ref  #: (head, token, feature)
@@ -23,10 +23,10 @@ class TracedSite:
 
 
 def find_sites(graph: Graph) -> list[TracedSite]:
-    """All attention calls, in the order they are made.
+    """All attention calls, in call order.
 
-    Between the product of queries and keys and the softmax, scores may be scaled, shifted, masked and capped;
-    between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither way
+    Between the product of queries and keys and the softmax, scores may be scaled, shifted, masked and capped.
+    Between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither path
     passes through another product.
     """
     users = graph.users()
@@ -34,33 +34,35 @@ def find_sites(graph: Graph) -> list[TracedSite]:
     for node in graph.nodes:
         if node.op not in SOFTMAX or not node.is_activation:
             continue
-        scores = _nearest(graph, [node.index], lambda at: [ref.node for ref in graph.nodes[at].inputs], _is_of_two)
-        mixes = _nearest(graph, [node.index], lambda at: users[at], _is_of_two)
+        scores = _nearest(
+            graph, [node.index], lambda i: [ref.node for ref in graph.nodes[i].inputs], _multiplies_activations
+        )
+        mixes = _nearest(graph, [node.index], lambda i: users[i], _multiplies_activations)
         if not scores or not mixes:
             continue
         product, mix = graph.nodes[max(scores)], graph.nodes[min(mixes)]
         query, key = _factors(graph, product)
         probs, value = _factors(graph, mix)
         if not graph.depends(probs, node.index):
-            continue  # the values stand on the left: no model that was seen does that
+            continue  # values @ probs: no known model does that
         module = node.position.module if node.position is not None else ""
         sites.append(TracedSite(node.index, mix.index, query, key, value, module))
     return sites
 
 
 def matched_sites(trace: Trace, known: Sequence[AttentionSite], model: str) -> list[TracedSite]:
-    """The calls that a capture knows, as the trace shows them.
+    """The traced counterparts of the attention calls that a capture found, matched by call order.
 
-    A module that was registered with `register_attention` counts as a whole: its result stands for the mix.
+    A module described with `register_attention` counts as a whole: its result takes the place of probs @ values.
     """
-    registered = [site.name for site in known if site.way == "registered"]
+    described = [site.name for site in known if site.seen_by == "described"]
     found = find_sites(trace.graph)
-    softmaxes = iter([site for site in found if not _is_inside(site.module, registered)])
-    calls: dict[str, int] = {}
+    softmaxes = iter([site for site in found if not _is_inside(site.module, described)])
+    last_call: dict[str, int] = {}
     matched = []
     for site in known:
-        if site.way == "registered":
-            call = calls[site.name] = calls.get(site.name, -1) + 1
+        if site.seen_by == "described":
+            call = last_call[site.name] = last_call.get(site.name, -1) + 1
             ref = trace.modules.get((site.name, call))
             traced = None if ref is None else TracedSite(None, ref.node, ref, ref, ref, site.name)
         else:
@@ -70,8 +72,8 @@ def matched_sites(trace: Trace, known: Sequence[AttentionSite], model: str) -> l
         matched.append(traced)
     if len(matched) != len(known) or next(softmaxes, None) is not None:
         raise InvalidValueError(
-            f"{model} makes {len(known)} attention calls, but {len(found)} times a softmax stands between products "
-            "of queries, keys and values, so that they cannot be told apart; register the modules that attend "
+            f"{model} makes {len(known)} attention calls, but its trace has {len(found)} softmaxes between "
+            "products of queries, keys and values, so they cannot be matched; describe the modules that attend "
             "with register_attention"
         )
     return matched
@@ -81,8 +83,8 @@ def _is_inside(module: str, names: list[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-def _is_of_two(graph: Graph, node: Node) -> bool:
-    """Whether a node is a product of two activations."""
+def _multiplies_activations(graph: Graph, node: Node) -> bool:
+    """Whether a node multiplies two activations."""
     sides = graph.factors(node)
     return sides is not None and all(graph.node(side).is_activation for side in sides)
 
@@ -100,18 +102,18 @@ def _nearest(
     step: Callable[[int], list[int]],
     wanted: Callable[[Graph, Node], bool],
 ) -> set[int]:
-    """The wanted nodes reached first, walking over activations and through no other product."""
+    """The nearest nodes that are `wanted`, on paths of activations that pass through no other product."""
     found: set[int] = set()
     seen: set[int] = set()
     queue = list(start)
     while queue:
-        for at in step(queue.pop()):
-            node = graph.nodes[at]
-            if at in seen or not node.is_activation:
+        for index in step(queue.pop()):
+            node = graph.nodes[index]
+            if index in seen or not node.is_activation:
                 continue
-            seen.add(at)
+            seen.add(index)
             if wanted(graph, node):
-                found.add(at)
+                found.add(index)
             elif graph.factors(node) is None and node.op not in SOFTMAX:
-                queue.append(at)
+                queue.append(index)
     return found

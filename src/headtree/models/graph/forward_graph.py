@@ -1,8 +1,8 @@
-"""One forward pass as a graph: which operation made which value, of what, and inside which module.
+"""Record a forward pass as a graph: which operation made which value, from what, and inside which module.
 
-The operations are torch's own (aten), below every way of writing them: a linear layer, GPT-2's Conv1D and an einsum
-are all a product with a parameter, and all attention is a softmax between two products. So a model's parts can be
-told by what they do, and nothing here knows a model's name.
+Operations are recorded at the level of aten, where it no longer matters how the code is written: a linear layer,
+GPT-2's Conv1D and an einsum are all a product with a parameter, and attention is always a softmax between two
+products. The components of a model can thus be recognized by what they compute; no architecture is known by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headtree.models.watching.probe import arguments
 
 aten = torch.ops.aten
 
-#: Products of matrices, and which of their arguments are the two factors.
+#: Matrix products, and the indices of the arguments that are the two factors.
 PRODUCTS = {
     aten.mm.default: (0, 1),
     aten.bmm.default: (0, 1),
@@ -36,17 +36,17 @@ SOFTMAX = (aten._softmax.default, aten._safe_softmax.default)
 
 
 class Position(NamedTuple):
-    """Where in a model's code an operation is: found again on any other input."""
+    """Where an operation runs in a model's code; the same operation has the same position on any other input."""
 
     module: str  #: path of the innermost module that was running
-    call: int  #: how often this module had been called before
+    call: int  #: number of earlier calls of this module
     op: str
-    nth: int  #: how often that call had run this operation before
+    nth: int  #: number of earlier runs of this operation within the call
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value of the graph: an output of a node."""
+    """A value in the graph: one output of a node."""
 
     node: int
     output: int = 0
@@ -54,55 +54,55 @@ class Ref:
 
 @dataclass(eq=False)
 class Node:
-    """One operation, or a value that came from outside."""
+    """One operation, or a value that comes from outside the forward pass."""
 
     index: int
-    op: Any  #: None for a value that came from outside
-    args: tuple[Any, ...]  #: with Ref in place of tensors
+    op: Any  #: None for a value from outside
+    args: tuple[Any, ...]  #: with a Ref instead of every tensor
     kwargs: dict[str, Any]
     inputs: tuple[Ref, ...]
-    ancestors: int  #: bit set of the nodes it depends on, itself included
-    is_activation: bool  #: a number computed from what the model reads, not from weights and positions alone
+    ancestors: int  #: bit set of the nodes it depends on, including itself
+    is_activation: bool  #: computed from the model's input, not only from weights and positions
     position: Position | None
     values: tuple[Tensor, ...] = ()
 
 
 @dataclass(eq=False)
 class Graph:
-    """All operations of a forward pass, in order."""
+    """All operations of a forward pass, in the order they ran."""
 
     nodes: list[Node] = field(default_factory=list)
 
     def value(self, ref: Ref) -> Tensor:
-        """The tensor as it was when made."""
+        """The tensor as it was when it was computed."""
         return self.nodes[ref.node].values[ref.output]
 
     def node(self, ref: Ref) -> Node:
-        """The operation that made it."""
+        """The operation that computed the value."""
         return self.nodes[ref.node]
 
     def depends(self, later: Ref | int, earlier: Ref | int) -> bool:
-        """Whether a value was computed from another, or is it."""
-        at = earlier.node if isinstance(earlier, Ref) else earlier
-        return bool(self.nodes[later.node if isinstance(later, Ref) else later].ancestors >> at & 1)
+        """Whether a value was computed from another one, or is the same."""
+        ancestor = earlier.node if isinstance(earlier, Ref) else earlier
+        return bool(self.nodes[later.node if isinstance(later, Ref) else later].ancestors >> ancestor & 1)
 
     def users(self) -> list[list[int]]:
-        """For every node, the nodes that read it."""
+        """For every node, the indices of the nodes that use it."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes:
-            for at in dict.fromkeys(ref.node for ref in node.inputs):
-                found[at].append(node.index)
+            for source in dict.fromkeys(ref.node for ref in node.inputs):
+                found[source].append(node.index)
         return found
 
     def factors(self, node: Node) -> tuple[Ref, Ref] | None:
-        """The two sides of a product, None for other operations."""
+        """The two factors of a matrix product; None for other operations."""
         if node.op not in PRODUCTS:
             return None
         left, right = (node.args[i] for i in PRODUCTS[node.op])
         return left, right
 
     def replay(self, start: Mapping[Ref, Tensor], target: Ref) -> Tensor:
-        """The value that `target` would have had with other values in some places; autograd may watch."""
+        """The value that `target` would have if the values in `start` were replaced; differentiable by autograd."""
         known: dict[Ref, Tensor] = dict(start)
         first = min(ref.node for ref in start)
         for node in self.nodes[first : target.node + 1]:
@@ -121,14 +121,14 @@ class Graph:
 
 
 class Positions:
-    """Numbers the operations of a forward pass by where in the model's code they run."""
+    """Assigns a `Position` to each operation of a forward pass as it runs."""
 
     def __init__(self, stack: ModuleStack) -> None:
         self._stack = stack
-        self._outside: dict[str, int] = {}  # of operations outside every module
+        self._outside: dict[str, int] = {}  # counts of operations outside every module
 
     def next(self, op: Any) -> Position:
-        """Position of the operation that runs now; each call counts it."""
+        """Position of the operation that runs now; call this exactly once per operation."""
         call = self._stack.running[-1] if self._stack.running else None
         counts = self._outside if call is None else call.counts
         nth = counts[str(op)] = counts.get(str(op), -1) + 1
@@ -136,17 +136,18 @@ class Positions:
 
 
 class Recorder(TorchDispatchMode):
-    """Writes every operation into a graph while it is active."""
+    """Records every operation into a graph while active; see `trace` for `surviving` and `unneeded`."""
 
     def __init__(
         self,
         positions: Positions,
         read: Sequence[tuple[str, Tensor]],
-        kept: Mapping[Position, int],
-        idle: Collection[Position],
+        surviving: Mapping[Position, int],
+        unneeded: Collection[Position],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.positions, self.graph, self.kept, self.idle = positions, Graph(), kept, idle
+        self.positions, self.graph = positions, Graph()
+        self.surviving, self.unneeded = surviving, unneeded
         self.refs: Any = WeakIdKeyDictionary()
         self.read: Any = WeakIdKeyDictionary()
         for name, tensor in read:
@@ -165,12 +166,12 @@ class Recorder(TorchDispatchMode):
 
         ref_args, ref_kwargs = tree_map_only(Tensor, ref_of, (args, kwargs))
         if func._schema.is_mutable and inputs and isinstance(args[0], Tensor):
-            self._keep_old_value(inputs[0], args[0])
-        if position in self.kept:
-            result = one_side(func, args, self.kept[position])
-            side = ref_args[self.kept[position]]
+            self._save_old_value(inputs[0], args[0])
+        if position in self.surviving:
+            result = one_side(func, args, self.surviving[position])
+            side = ref_args[self.surviving[position]]
             func, ref_args, ref_kwargs, inputs = aten.clone.default, (side,), {}, [side]
-        elif position in self.idle:
+        elif position in self.unneeded:
             result = empty_product(func, args)
         else:
             result = func(*args, **kwargs)
@@ -182,18 +183,18 @@ class Recorder(TorchDispatchMode):
                     self.refs[value] = Ref(node.index, i)
         return result
 
-    def _keep_old_value(self, ref: Ref, tensor: Tensor) -> None:
-        """What is about to be overwritten stays known as it was."""
+    def _save_old_value(self, ref: Ref, tensor: Tensor) -> None:
+        """Copy a value before an in-place operation overwrites it."""
         node = self.graph.node(ref)
-        kept = list(node.values)
-        kept[ref.output] = tensor.clone()
-        node.values = tuple(kept)
+        values = list(node.values)
+        values[ref.output] = tensor.clone()
+        node.values = tuple(values)
 
     def _ref(self, tensor: Tensor) -> Ref:
         if tensor not in self.refs:
             node = self._add(None, (), {}, (), None, (tensor,))
             name = self.read.get(tensor)
-            # masks are read too, but what is computed from them alone says where to look, not what is there
+            # masks are inputs too, but values computed only from them carry no content
             node.is_activation = name is not None and tensor.is_floating_point() and "mask" not in name
             self.refs[tensor] = Ref(node.index)
         found: Ref = self.refs[tensor]
@@ -219,18 +220,19 @@ class Recorder(TorchDispatchMode):
         return node
 
     def _is_lookup(self, op: Any, inputs: tuple[Ref, ...]) -> bool:
-        """Whether rows of a table are taken by tokens that the model reads."""
+        """Whether an operation looks up rows of a table by tokens of the model's input."""
         if op not in (aten.embedding.default, aten.index.Tensor, aten.index_select.default):
             return False
         nodes = self.graph.nodes
         return any(
-            nodes[at].op is None and nodes[at].values[0] in self.read
+            nodes[ancestor].op is None and nodes[ancestor].values[0] in self.read
             for ref in inputs[1:]
-            for at in _bits(nodes[ref.node].ancestors)
+            for ancestor in _bits(nodes[ref.node].ancestors)
         )
 
 
 def _bits(mask: int) -> Iterator[int]:
+    """Indices of the bits that are set."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -239,7 +241,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """No gradients, and attention as products and a softmax instead of one kernel."""
+    """Disable gradients, and run attention as products and a softmax instead of one fused kernel."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -251,19 +253,19 @@ def unfused() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The graph of one forward pass and what its modules returned."""
+    """The graph of one forward pass and the results of its modules."""
 
     graph: Graph
-    modules: Mapping[tuple[str, int], Ref]  #: (path, number of the call) → the first tensor it returned
+    modules: Mapping[tuple[str, int], Ref]  #: (path, index of the call) → the first tensor it returned
 
 
 def trace(
     model: nn.Module,
     item: ModelInput,
-    kept: Mapping[Position, int] | None = None,
-    idle: Collection[Position] = frozenset(),
+    surviving: Mapping[Position, int] | None = None,
+    unneeded: Collection[Position] = frozenset(),
 ) -> Trace:
-    """Run the model on one input and write down everything it does.
+    """Run the model on one input and record every operation.
 
     Parameters
     ----------
@@ -271,10 +273,10 @@ def trace(
         In evaluation mode.
     item : ModelInput
         One input.
-    kept : mapping, optional
-        Additions of which only one side counts, and which: what is added on the other side is cancelled.
-    idle : collection of Position, optional
-        Products that are not computed, because nothing needs them then.
+    surviving : mapping, optional
+        Additions with one side cancelled, each mapped to the index of its surviving side.
+    unneeded : collection of Position, optional
+        Products that are not computed, because no surviving value needs them.
     """
     args, kwargs = arguments(model, [item])
     read = [("", value) for value in args if isinstance(value, Tensor)]
@@ -287,7 +289,7 @@ def trace(
             outputs[call.name, call.index] = first
 
     stack = ModuleStack(model, left=left)
-    recorder = Recorder(Positions(stack), read, kept or {}, idle)
+    recorder = Recorder(Positions(stack), read, surviving or {}, unneeded)
     with unfused(), stack.watching(), recorder:
         model(*args, **kwargs)
     modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}
@@ -295,13 +297,13 @@ def trace(
 
 
 def empty_product(func: Any, args: tuple[Any, ...]) -> Tensor:
-    """Zeros in the shape of a product that nothing needs."""
+    """Zeros in the shape of a product whose values are not needed."""
     left, right = (args[i] for i in PRODUCTS[func])
     zeros: Tensor = left.new_zeros((*left.shape[:-1], right.shape[-1]))
     return zeros
 
 
-def one_side(func: Any, args: tuple[Any, ...], kept: int) -> Tensor:
-    """What an addition gives if only one of its sides counts."""
-    value: Tensor = args[kept].to(torch.result_type(args[0], args[1])).expand_as(args[0]).clone()
+def one_side(func: Any, args: tuple[Any, ...], surviving: int) -> Tensor:
+    """Result of an addition whose other side is cancelled."""
+    value: Tensor = args[surviving].to(torch.result_type(args[0], args[1])).expand_as(args[0]).clone()
     return args[0].copy_(value) if func._schema.is_mutable else value

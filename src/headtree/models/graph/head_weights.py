@@ -1,4 +1,4 @@
-"""The matrices of every attention head, W_Q, W_K, W_V and W_O, whatever the model's code calls and joins them."""
+"""Find W_Q, W_K, W_V and W_O of every attention head, however the model names and fuses them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,24 @@ from headtree.models.watching.collect import PreparedInputs
 
 @dataclass(frozen=True, eq=False)
 class HeadWeights:
-    """The matrices of one attention call's heads, acting on rows: ``queries of head h = x @ query[h]``.
+    """Weight matrices of one attention call, for row vectors: the queries of head h are ``x @ query[h]``.
 
-    Biases, rotary positions, norms of queries and keys, and the scale of the scores are not in them. Heads that
-    share keys and values (grouped queries) have equal matrices.
+    Biases, rotary position embeddings, norms of queries and keys, and the scale of the scores are not included.
+    Heads that share keys and values (grouped-query attention) have equal matrices.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> layer = ht.head_weights(network.model, inputs=network.inputs[0], layers=[0])[0]
+    >>> layer.value.shape, layer.output.shape  # (head, width, feature) and (head, feature, width)
+    (torch.Size([12, 192, 16]), torch.Size([12, 16, 192]))
+    >>> layer.ov.shape  # W_V W_O
+    torch.Size([12, 192, 192])
     """
 
     name: str  #: path of the attention module
-    layer: int  #: among the calls of its part, as in `AttentionTensor.heads`
+    layer: int  #: index among the attention calls of its part, as in `AttentionTensor.heads`
     is_cross: bool
     query: Float[Tensor, "head width feature"]
     key: Float[Tensor, "head key_width feature"]
@@ -32,7 +42,7 @@ class HeadWeights:
 
     @property
     def qk(self) -> Float[Tensor, "head width key_width"]:
-        """W_Q W_Kᵀ of every head: ``scores ∝ x @ qk[h] @ y.T`` where nothing else enters them."""
+        """W_Q W_Kᵀ of every head: ``scores ∝ x @ qk[h] @ y.T`` if nothing else enters the scores."""
         return self.query @ self.key.mT
 
     @property
@@ -42,15 +52,16 @@ class HeadWeights:
 
 
 def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
-    """The matrices of the heads that a capture would collect."""
+    """Weight matrices of the selected heads; the view must be ready."""
     traced = prepared.view.traced(prepared.plan)
     sites = matched_sites(traced, prepared.plan.sites, type(prepared.model).__name__)
     chosen = [(prepared.plan.sites[i], sites[i]) for i in prepared.selection.sites]
     other = next((site for site in sites if site.softmax is None), None)
     if other is not None:
         raise InvalidValueError(
-            f"the attention of {other.module or 'the model'} was registered, so that its weights are not known: "
-            "they are found where a softmax stands between products of queries, keys and values"
+            f"the weights of {other.module or 'the model'} are unknown, because its attention was described with "
+            "register_attention; weights are found only around a softmax between products of queries, keys and "
+            "values"
         )
     finder = _Finder(traced.graph, sites)
     return [
@@ -60,11 +71,11 @@ def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
 
 
 class _Finder:
-    """Follows heads through a traced forward pass."""
+    """Follows the features of heads through a traced forward pass."""
 
     def __init__(self, graph: Graph, sites: list[TracedSite]) -> None:
         self.graph, self.users = graph, graph.users()
-        self.incoming = {
+        self.input_projections = {
             node.index
             for site in sites
             for ref in (site.query, site.key, site.value)
@@ -73,27 +84,27 @@ class _Finder:
 
     def matrices(self, site: TracedSite) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """W_Q, W_K, W_V and W_O of a call."""
-        query = self._incoming(site, site.query, "queries")
-        key = self._incoming(site, site.key, "keys", is_transposed=True)
-        value = self._incoming(site, site.value, "values")
-        return query, key, value, self._outgoing(site)
+        query = self._input_matrices(site, site.query, "queries")
+        key = self._input_matrices(site, site.key, "keys", is_transposed=True)
+        value = self._input_matrices(site, site.value, "values")
+        return query, key, value, self._output_matrices(site)
 
-    def _incoming(
+    def _input_matrices(
         self, site: TracedSite, target: Ref, what: str, is_transposed: bool = False
     ) -> Float[Tensor, "head width feature"]:
         """The columns of a projection that each head reads."""
         found = self._before(target)
         if len(found) != 1:
             raise InvalidValueError(
-                f"the {what} of {site.module or 'the model'} come from {len(found)} projections, so that no single "
-                "matrix makes them; merge adapters into the weights first"
+                f"the {what} of {site.module or 'the model'} come from {len(found)} projections, not from a single "
+                "matrix; merge adapters into the weights first"
             )
         node, matrix, axis = found[0]
         heads = _layout(self.graph, Ref(node.index), axis, target, is_transposed)
         return torch.stack([matrix[:, features] for features in heads])
 
-    def _outgoing(self, site: TracedSite) -> Float[Tensor, "head feature width"]:
-        """The rows of the output projection that each head writes through; of the identity, if there is none."""
+    def _output_matrices(self, site: TracedSite) -> Float[Tensor, "head feature width"]:
+        """The rows of the output projection that each head multiplies; of the identity if there is none."""
         mix = Ref(site.mix)
         n_heads, _, n_features = self.graph.value(mix).shape
         projection = self._after(site.mix)
@@ -104,8 +115,8 @@ class _Finder:
         rows = _rows(self.graph, mix, node)
         if rows.unique().numel() != rows.numel() or rows.min() < 0 or rows.max() >= len(matrix):
             raise InvalidValueError(
-                f"the heads of {site.module or 'the model'} are mixed before the output projection, so "
-                "that no rows of it belong to one head"
+                f"the heads of {site.module or 'the model'} are mixed before the output projection, so none of its "
+                "rows belong to a single head; weights per head are not defined for this model"
             )
         return matrix[rows]
 
@@ -115,12 +126,12 @@ class _Finder:
         if projection is None and sides and not all(self.graph.node(side).is_activation for side in sides):
             raise InvalidValueError(
                 "a product on the way to or from the heads multiplies by several different matrices at once, so "
-                "that the heads' weights cannot be told apart; use one matrix for all heads, as nn.Linear has it"
+                "the weights of the heads cannot be separated; use one matrix for all heads, as in nn.Linear"
             )
         return projection
 
     def _before(self, target: Ref) -> list[tuple[Node, Tensor, int]]:
-        """The projections nearest before a value, each with its matrix and the axis of its features."""
+        """The nearest projections before a value, each with its matrix and the axis of its features."""
         found, seen, queue = [], {target.node}, [target.node]
         while queue:
             node = self.graph.nodes[queue.pop()]
@@ -135,26 +146,26 @@ class _Finder:
         return found
 
     def _after(self, start: int) -> tuple[Node, Tensor] | None:
-        """The first projection after the heads are mixed; None if it makes another call's queries."""
+        """The first projection after probs @ values; None if it is the input projection of another call."""
         seen, queue = {start}, [start]
         found = {}
         while queue:
-            at = queue.pop()
-            projection = self._projection(self.graph.nodes[at])
+            index = queue.pop()
+            projection = self._projection(self.graph.nodes[index])
             if projection is not None:
-                found[at] = projection[0]
+                found[index] = projection[0]
                 continue
-            fresh = [user for user in self.users[at] if user not in seen]
+            fresh = [user for user in self.users[index] if user not in seen]
             seen.update(fresh)
             queue += fresh
         first = min(found, default=None)
-        return None if first is None or first in self.incoming else (self.graph.nodes[first], found[first])
+        return None if first is None or first in self.input_projections else (self.graph.nodes[first], found[first])
 
 
 def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int] | None:
-    """The matrix of weights that a node multiplies an activation by, acting on rows, and its result's feature axis.
+    """The weight matrix (for row vectors) that a node multiplies an activation by, and the result's feature axis.
 
-    None if the node is no such product, or one by several different matrices.
+    None if the node is not such a product, or multiplies by several different matrices.
     """
     sides = graph.factors(node)
     if sides is None and node.op is aten.convolution.default:
@@ -164,16 +175,16 @@ def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width fe
         return None
     is_left = graph.node(sides[0]).is_activation
     weight = graph.value(sides[1] if is_left else sides[0]).detach()
-    if graph.factors(node) is None:  # a convolution that looks at one place at a time
+    if graph.factors(node) is None:  # a pointwise convolution
         return weight.flatten(1).T, 1
     if weight.ndim == 3 and not bool((weight == weight[:1]).all()):
-        return None  # a matrix of its own for every head or expert
+        return None  # every head or expert has its own matrix
     weight = weight if weight.ndim == 2 else weight[0]
     return (weight, -1) if is_left else (weight.T, -2)
 
 
 def _rows(graph: Graph, mix: Ref, projection: Node) -> Int[Tensor, "head feature"]:
-    """Which row of the output projection each feature of a head meets, by the gradient of Σ_j j·entering[j]."""
+    """The row of the output projection that each feature multiplies, from the gradient of Σ_j j·entering[j]."""
     sides = graph.factors(projection) or projection.args[:2]
     is_left = graph.node(sides[0]).is_activation
     axis = (-1 if is_left else -2) if graph.factors(projection) else 1
@@ -187,11 +198,11 @@ def _rows(graph: Graph, mix: Ref, projection: Node) -> Int[Tensor, "head feature
 
 
 def _layout(graph: Graph, source: Ref, axis: int, target: Ref, is_transposed: bool) -> list[Tensor]:
-    """Which features of a projection's result each head gets, in the head's order.
+    """Which features of a projection's result belong to each head, in the order of the head.
 
-    The gradient of Σ_f f·target[h, 0, f] is f, times a constant, at the feature that becomes feature f of head h:
-    also through rotary positions, which leave place 0 as it is. Where features are mixed within the head (norms of
-    queries), the gradient is nonzero at all of them, and their order is kept.
+    The gradient of Σ_f f·target[h, 0, f] equals f times a constant at the feature that becomes feature f of head h.
+    This holds through rotary position embeddings, which leave position 0 unchanged. Where features are mixed within
+    a head (norms of queries), the gradient is nonzero at all of them, and they stay in the order of the projection.
     """
     with torch.enable_grad():
         start = graph.value(source).detach().clone().requires_grad_()
@@ -208,5 +219,7 @@ def _layout(graph: Graph, source: Ref, axis: int, target: Ref, is_transposed: bo
             is_permutation = torch.allclose(ratio, ratio.mean().expand_as(ratio), rtol=1e-3)
             heads.append(features[order] if is_permutation else features)
     if len({len(features) for features in heads} | {len(codes)}) != 1:
-        raise InvalidValueError("a head's features come from a different number of features of its projection")
+        raise InvalidValueError(
+            "heads have different numbers of features in their projection, so their weights cannot be separated"
+        )
     return heads

@@ -1,7 +1,7 @@
-"""A part of a traced forward pass as a linear map, with everything that is not linear held at its value.
+"""The linear map between two values of a traced forward pass, with everything nonlinear frozen.
 
-Attention probabilities, scales of norms and gates are what the trace saw; the rest of the way from one value to
-another is then linear in it, up to constants (biases), and can be applied to any other value of the same shape.
+Attention probabilities, scales of norms and gates are frozen at their traced values. What remains between one value
+and another is linear up to constants (biases), and can be applied to any other value of the same shape.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from headtree.models.graph.forward_graph import PRODUCTS, Graph, Node, Ref, aten
 
-#: Linear in their first argument, whatever the others are.
+#: Operations that are linear in their first argument, whatever the others are.
 _MOVES = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.alias.default, aten.detach.default, aten.clone.default}
     | {aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.expand.default}
@@ -29,17 +29,17 @@ _FACTORS = (aten.mul.Tensor, aten.mul_.Tensor)
 _JOINS = (aten.cat.default, aten.stack.default)
 
 
-class LinearPart:
-    """The way from one value of a graph to others, nonlinear parts frozen.
+class LinearMap:
+    """The map from one value of a graph to others, with nonlinear operations frozen.
 
     Parameters
     ----------
     graph : Graph
-        Of the run whose probabilities and scales are kept.
+        Graph of the run whose probabilities and scales are frozen.
     start : Ref
-        What the map is applied to.
+        The argument of the map.
     targets : list of Ref
-        What it gives.
+        The results of the map.
     """
 
     def __init__(self, graph: Graph, start: Ref, targets: Sequence[Ref]) -> None:
@@ -47,7 +47,7 @@ class LinearPart:
         live = _live_nodes(graph, start)
         self.reaches = tuple(ref == start or ref.node in live for ref in targets)
         needed = _needed(graph, start, [ref for ref in targets if ref != start], live)
-        self.nodes = [graph.nodes[at] for at in sorted(needed)]
+        self.nodes = [graph.nodes[index] for index in sorted(needed)]
         refs = {ref for node in self.nodes for ref in node.inputs}
         carried = {start.node, *needed}
         self.constants = {
@@ -55,8 +55,8 @@ class LinearPart:
         }
         self.scales = {
             node.index: node.values[-1].detach() for node in self.nodes if node.op in _NORMS
-        }  # 1 / deviation of every token
-        self.doubles: dict[Ref, Tensor] = {}
+        }  # 1 / standard deviation of every token
+        self.converted: dict[Ref, Tensor] = {}  # constants in the dtype of the argument
 
     def __call__(
         self, x: Tensor, affine: bool = False, change: dict[int, Callable[[Tensor], Tensor]] | None = None
@@ -66,11 +66,11 @@ class LinearPart:
         Parameters
         ----------
         x : tensor
-            Of the shape of `start`.
+            In the shape of `start`.
         affine : bool
             Whether to add the constants.
         change : mapping, optional
-            What to do to the values of some nodes on the way.
+            Functions to apply to the values of some nodes on the way.
         """
         known: dict[Ref, Tensor] = {self.start: x}
         for node in self.nodes:
@@ -82,16 +82,16 @@ class LinearPart:
         return [known[ref] for ref in self.targets]
 
     def release(self) -> None:
-        """Forget what was only kept to save time."""
-        self.doubles.clear()
+        """Free the cached copies of constants."""
+        self.converted.clear()
 
     def _constant(self, ref: Ref, like: Tensor) -> Tensor:
         value = self.constants[ref]
         if not value.is_floating_point() or value.dtype == like.dtype:
             return value
-        if ref not in self.doubles:
-            self.doubles[ref] = value.to(like.dtype)
-        return self.doubles[ref]
+        if ref not in self.converted:
+            self.converted[ref] = value.to(like.dtype)
+        return self.converted[ref]
 
     def _apply(self, node: Node, known: dict[Ref, Tensor], affine: bool) -> Any:
         like = known[self.start]
@@ -128,7 +128,7 @@ _FUNCTIONAL: dict[Any, Any] = {aten.mul_.Tensor: aten.mul.Tensor, aten.div_.Tens
 
 
 def _frozen_norm(node: Node, value: Callable[[Ref], Tensor], scale: Tensor, affine: bool) -> tuple[Tensor, ...]:
-    """A norm whose scale is held: it takes the mean of each token away (LayerNorm) and multiplies."""
+    """A norm with a frozen scale: subtract each token's mean (LayerNorm only), then multiply."""
     x, axes = value(node.args[0]), tuple(range(-len(node.args[1]), 0))
     is_centred = node.op is aten.native_layer_norm.default
     y = (x - x.mean(dim=axes, keepdim=True) if is_centred else x) * scale
@@ -153,7 +153,7 @@ def _sum(node: Node, value: Callable[[Ref], Tensor], live: list[Ref], affine: bo
 
 
 def _live_nodes(graph: Graph, start: Ref) -> set[int]:
-    """The nodes that depend on `start` linearly; a node that depends on it otherwise is a constant."""
+    """The nodes that depend on `start` linearly; a node that depends on it in another way counts as a constant."""
     live: set[int] = {start.node}
     for node in graph.nodes[start.node + 1 :]:
         inputs = [ref for ref in node.inputs if ref == start or (ref.node in live and ref.node != start.node)]
@@ -172,19 +172,19 @@ def _is_linear(graph: Graph, node: Node, live: list[Ref]) -> bool:
         return len(live) == 1
     if op in (aten.div.Tensor, aten.div_.Tensor, aten.convolution.default):
         return live == [node.args[0]]
-    if op in PRODUCTS:  # with a term that is added
+    if op in PRODUCTS:  # a product plus a bias
         return sum(side in live for side in (node.args[i] for i in PRODUCTS[op])) == 1
     return False
 
 
 def _needed(graph: Graph, start: Ref, targets: Sequence[Ref], live: set[int]) -> set[int]:
-    """The live nodes that the targets are made of."""
+    """The live nodes that the targets depend on."""
     needed: set[int] = set()
     queue = [ref.node for ref in targets if ref.node in live]
     while queue:
-        at = queue.pop()
-        if at == start.node or at in needed:
+        index = queue.pop()
+        if index == start.node or index in needed:
             continue
-        needed.add(at)
-        queue += [ref.node for ref in graph.nodes[at].inputs if ref.node in live]
+        needed.add(index)
+        queue += [ref.node for ref in graph.nodes[index].inputs if ref.node in live]
     return needed

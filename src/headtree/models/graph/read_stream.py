@@ -1,7 +1,7 @@
-"""Read the residual stream of a model, also with skip connections or MLPs removed.
+"""Read the residual stream of a model, optionally with skip connections or MLPs removed.
 
-The model's own code runs. Where it adds a term that is to be removed, the addition returns its other side alone:
-the term is cancelled, and nothing is rewritten.
+The model's own code runs unchanged. Where it adds a term that is to be removed, the addition returns only its other
+side, which cancels the term.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headtree.models.graph.forward_graph import (
     one_side,
     unfused,
 )
-from headtree.models.graph.residual_stream import ResidualStream, find_stream, idle_products
+from headtree.models.graph.residual_stream import ResidualStream, find_stream, unneeded_products
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleStack
 from headtree.models.watching.collect import PreparedInputs
@@ -34,28 +34,35 @@ from headtree.models.watching.probe import arguments
 
 @dataclass(frozen=True, eq=False)
 class LocatedStream:
-    """The residual stream of a model, found on a short input, and where to find it on any other."""
+    """The residual stream of a model, found on the probe; its positions hold for any other input."""
 
     prepared: PreparedInputs
     trace: Trace
     stream: ResidualStream
-    sites: tuple[TracedSite, ...]  #: the self-attention calls of its layers
+    sites: tuple[TracedSite, ...]  #: the self-attention call of each layer
 
     @property
     def graph(self) -> Graph:
-        """Of the short input."""
+        """The graph of the probe."""
         return self.trace.graph
 
 
 def locate_stream(prepared: PreparedInputs) -> LocatedStream:
-    """The stream of the part of a model that was chosen, through all of its layers."""
+    """Find the residual stream of the selected part of a model, through all its layers; the view must be ready."""
     plan = prepared.plan
     if prepared.selection.part == "cross":
-        raise InvalidValueError("part must be a stack of layers with a stream of its own, got 'cross'")
+        raise InvalidValueError(
+            "part must be a stack of layers with its own residual stream, got 'cross'; pass 'encoder' or 'decoder'"
+        )
     if plan.from_outputs:
-        raise InvalidValueError("its attention is known from its outputs alone, not from the modules that make it")
+        raise InvalidValueError(
+            "the attention of this model is known only from its outputs, not from the modules that compute it; "
+            "describe these with register_attention"
+        )
     if all(plan.sites[i].shape[2] < 2 for i in prepared.selection.sites):
-        raise InvalidValueError("input 0 must have at least 2 tokens to differ from each other; pass longer inputs")
+        raise InvalidValueError(
+            "input 0 must have at least 2 tokens, or there is nothing to compare; pass longer inputs"
+        )
     traced = prepared.view.traced(plan)
     sites = matched_sites(traced, plan.sites, type(prepared.model).__name__)
     of_part = tuple(sites[i] for i in prepared.selection.layers)
@@ -63,7 +70,7 @@ def locate_stream(prepared: PreparedInputs) -> LocatedStream:
 
 
 class _Look(NamedTuple):
-    """What to read at a position: one side of an addition, before it runs, or an output of an operation."""
+    """What to read at a position: one side of an addition before it runs, or an output of an operation."""
 
     layer: int
     operand: int | None
@@ -71,17 +78,18 @@ class _Look(NamedTuple):
 
 
 class _StreamReader(TorchDispatchMode):
-    """Cancels what is to be removed and keeps the stream between layers."""
+    """Cancels the terms to be removed and records the stream between layers."""
 
     def __init__(
         self,
         positions: Positions,
-        kept: Mapping[Position, int],
-        idle: Collection[Position],
+        surviving: Mapping[Position, int],
+        unneeded: Collection[Position],
         looks: Mapping[Position, list[_Look]],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.positions, self.kept, self.idle, self.looks = positions, kept, idle, looks
+        self.positions, self.looks = positions, looks
+        self.surviving, self.unneeded = surviving, unneeded
         self.seen: dict[int, Tensor] = {}
         self.n_cancelled = 0
 
@@ -93,10 +101,10 @@ class _StreamReader(TorchDispatchMode):
         for look in looks:
             if look.operand is not None:
                 self.seen[look.layer] = args[look.operand].clone()
-        if position in self.kept:
+        if position in self.surviving:
             self.n_cancelled += 1
-            result = one_side(func, args, self.kept[position])
-        elif position in self.idle:
+            result = one_side(func, args, self.surviving[position])
+        elif position in self.unneeded:
             result = empty_product(func, args)
         else:
             result = func(*args, **(kwargs or {}))
@@ -115,23 +123,24 @@ def read_stream(
     Parameters
     ----------
     located : LocatedStream
-        What `locate_stream` found.
+        The result of `locate_stream`.
     items : list of ModelInput
-        Run together.
+        Run as one batch.
     without : collection of {"skip", "mlp", "cross"}
         Terms to cancel.
     """
     stream, model = located.stream, located.prepared.model
-    kept = stream.without(without)
+    surviving = stream.without(without)
     args, kwargs = arguments(model, items)
     stack = ModuleStack(model)
-    reader = _StreamReader(Positions(stack), kept, idle_products(located.graph, kept), _looks(located))
+    unneeded = unneeded_products(located.graph, surviving)
+    reader = _StreamReader(Positions(stack), surviving, unneeded, _looks(located))
     with unfused(), stack.watching(), reader:
         model(*args, **kwargs)
-    if len(reader.seen) != len(stream.layers) + 1 or reader.n_cancelled != len(kept):
+    if len(reader.seen) != len(stream.layers) + 1 or reader.n_cancelled != len(surviving):
         raise InvalidValueError(
-            f"{type(model).__name__} runs other code on this input than on the short one on which its stream was "
-            "found; pass inputs that it treats alike"
+            f"{type(model).__name__} runs different code on this input than on the probe on which its residual "
+            "stream was found; pass inputs that it processes in the same way"
         )
     return [_batch_first(reader.seen[layer], stream, len(items)) for layer in sorted(reader.seen)]
 

@@ -1,8 +1,8 @@
-"""The residual stream of any transformer: what is added to it, by which module, and where.
+"""Find the residual stream of any transformer: what is added to it, by which module, and where.
 
-Found in a traced forward pass by what skip connections are: sums of a value and of something computed from it. The
-stream is the chain of such sums in which each adds to what the one before left, with at most norms between. A term
-that holds an attention call is an attention branch; any other is an MLP.
+A skip connection is a sum of a value and something computed from it. The residual stream is the chain of such sums
+in which each adds to the result of the one before, with at most norms between them. A term that contains an
+attention call is an attention branch; any other is an MLP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headtree.models.graph.forward_graph import Graph, Node, Position, Ref, Trac
 
 _ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
 
-#: Operations that leave every number as it is.
+#: Operations that do not change any number.
 _SAME_NUMBERS = frozenset(
     getattr(aten, name).default
     for name in (
@@ -36,60 +36,60 @@ _SAME_NUMBERS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One summand of a residual sum."""
+    """One term of a residual sum."""
 
     ref: Ref
     position: Position  #: of the addition
-    operand: int  #: which of its two sides
+    operand: int  #: which of its two sides, 0 or 1
     role: str  #: "skip", "attention", "cross" or "mlp"
-    site: TracedSite | None = None  #: of an attention branch
+    site: TracedSite | None = None  #: the attention call of an attention branch
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSum:
-    """One position where something is added to the stream."""
+    """One sum that adds to the stream; several additions in a row count as one sum."""
 
     result: Ref
     terms: tuple[Term, ...]
-    additions: tuple[Position, ...]  #: in order; all but the last are a side of a later one
-    sides: Mapping[Position, tuple[Position, int]]  #: of which later addition, and which of its sides
+    additions: tuple[Position, ...]  #: in order; each except the last is a side of a later one
+    sides: Mapping[Position, tuple[Position, int]]  #: addition → the later addition it is a side of, and which side
 
     @property
     def skip(self) -> Term:
-        """What came in from the stream."""
+        """The term that comes from the stream."""
         return next(term for term in self.terms if term.role == "skip")
 
     def without(self, roles: Collection[str]) -> dict[Position, int]:
-        """Which side of each addition is left when the terms of some roles are cancelled.
+        """The surviving side of each addition if the terms of some roles are cancelled.
 
-        Where nothing else is added, what came in stays: a layer without MLP hands on what it got.
+        If all terms would be cancelled, the skip term survives: a layer without its MLP passes its input on.
         """
-        gone = [term for term in self.terms if term.role in roles]
-        if len(gone) == len(self.terms):
-            gone = [term for term in gone if term.role != "skip"]
-        cancelled = {(term.position, term.operand) for term in gone}
-        kept = {}
+        removed = [term for term in self.terms if term.role in roles]
+        if len(removed) == len(self.terms):
+            removed = [term for term in removed if term.role != "skip"]
+        cancelled = {(term.position, term.operand) for term in removed}
+        surviving = {}
         for position in self.additions:
-            left = [side for side in (0, 1) if (position, side) not in cancelled]
-            if not left:
+            sides = [side for side in (0, 1) if (position, side) not in cancelled]
+            if not sides:
                 cancelled.add(self.sides[position])
-            elif len(left) == 1:
-                kept[position] = left[0]
-        return kept
+            elif len(sides) == 1:
+                surviving[position] = sides[0]
+        return surviving
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualStream:
     """The residual stream of one stack of layers in a traced forward pass."""
 
-    start: Ref  #: what enters the first layer
+    start: Ref  #: input of the first layer
     layers: tuple[tuple[ResidualSum, ...], ...]  #: the sums of each layer; a layer has one self-attention
-    end: Ref  #: what leaves the last layer, before any norm that belongs to no layer
+    end: Ref  #: output of the last layer, before any norm that belongs to no layer
     token_axis: int
-    batch_axis: int | None  #: None where the stream has no batch axis
+    batch_axis: int | None  #: None if the stream has no batch axis
 
     def without(self, roles: Collection[str]) -> dict[Position, int]:
-        """Which side of each addition is left when the terms of some roles are cancelled everywhere."""
+        """The surviving side of each addition if the terms of some roles are cancelled in all layers."""
         return {
             position: side
             for layer in self.layers
@@ -98,13 +98,13 @@ class ResidualStream:
         }
 
 
-def idle_products(graph: Graph, kept: Mapping[Position, int]) -> frozenset[Position]:
-    """The products that nothing needs when additions keep one side only: they need not be computed."""
+def unneeded_products(graph: Graph, surviving: Mapping[Position, int]) -> frozenset[Position]:
+    """The matrix products that no result depends on once one side of some additions is cancelled."""
     needed = [False] * len(graph.nodes)
     is_read = [False] * len(graph.nodes)
     for node in reversed(graph.nodes):
         needed[node.index] = needed[node.index] or not is_read[node.index]
-        side = None if node.position is None else kept.get(node.position)
+        side = None if node.position is None else surviving.get(node.position)
         used = node.inputs if side is None else (node.args[side],)
         for ref in node.inputs:
             is_read[ref.node] = True
@@ -118,14 +118,14 @@ def idle_products(graph: Graph, kept: Mapping[Position, int]) -> frozenset[Posit
 
 
 def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[TracedSite]) -> ResidualStream:
-    """The stream that some attention calls read and write.
+    """The residual stream that some attention calls read and write.
 
     Parameters
     ----------
     trace : Trace
-        Of one input.
+        Trace of one input.
     sites : list of TracedSite
-        The self-attention calls of one stack of layers, in order.
+        The self-attention calls of one stack of layers, in call order.
     all_sites : list of TracedSite
         Every attention call of the model.
     """
@@ -144,14 +144,16 @@ def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[T
     n_tokens = graph.value(sites[0].query).shape[-2]
     axes = [axis for axis in range(len(shape) - 1) if shape[axis] == n_tokens]
     if not axes or len(shape) not in (2, 3):
-        raise InvalidValueError(f"the stream of {sites[0].module} has shape {shape}, not (batch, token, width)")
+        raise InvalidValueError(
+            f"the residual stream of {sites[0].module} has shape {shape}, not (batch, token, width)"
+        )
     token_axis = axes[-1] if len(shape) == 3 and shape[0] == 1 else axes[0]
     batch_axis = None if len(shape) == 2 else 1 - token_axis
     return ResidualStream(start, layers, _end(graph, layers), token_axis, batch_axis)
 
 
 def _residual_sums(graph: Graph) -> list[ResidualSum]:
-    """Every sum of a value and of things computed from it; sums of sums that nothing else reads are one."""
+    """Every sum of a value and things computed from it; nested sums that nothing else uses count as one."""
     users = graph.users()
     found = []
     for node in graph.nodes:
@@ -176,7 +178,7 @@ def _is_addition(graph: Graph, node: Node) -> bool:
 
 
 def _continues(graph: Graph, node: Node, users: list[list[int]]) -> bool:
-    """Whether a sum is only the first half of another sum."""
+    """Whether a sum is only a side of another sum."""
     if len(users[node.index]) != 1:
         return False
     user = graph.nodes[users[node.index][0]]
@@ -186,6 +188,7 @@ def _continues(graph: Graph, node: Node, users: list[list[int]]) -> bool:
 def _flatten(
     graph: Graph, node: Node, users: list[list[int]]
 ) -> tuple[list[Term], list[Position], dict[Position, tuple[Position, int]]]:
+    """Terms, additions and sides of a sum, as in `ResidualSum`."""
     terms: list[Term] = []
     additions: list[Position] = []
     sides: dict[Position, tuple[Position, int]] = {}
@@ -217,7 +220,7 @@ def _is_skip(graph: Graph, term: Term, terms: list[Term]) -> bool:
 
 
 def same_numbers(graph: Graph, ref: Ref) -> Ref:
-    """The earliest value that holds the same numbers."""
+    """The earliest value that has the same numbers."""
     node = graph.node(ref)
     while node.op in _SAME_NUMBERS and isinstance(node.args[0], Ref) and graph.node(node.args[0]).is_activation:
         ref = node.args[0]
@@ -226,33 +229,33 @@ def same_numbers(graph: Graph, ref: Ref) -> Ref:
 
 
 def _sum_of(graph: Graph, sums: list[ResidualSum], site: TracedSite) -> ResidualSum:
-    """The sum that brings a call's result into the stream."""
+    """The sum that adds the result of an attention call to the stream."""
     for each in sums:
         branches = [term for term in each.terms if term.role != "skip"]
         if any(graph.depends(term.ref, site.mix) for term in branches) and not graph.depends(
             each.skip.ref, site.mix
         ):
             return each
-    raise InvalidValueError(not_recognised(site.module))
+    raise InvalidValueError(_no_stream_message(site.module))
 
 
-def not_recognised(module: str) -> str:
-    """What to say where a module's part in the stream is unknown."""
+def _no_stream_message(module: str) -> str:
+    """Error message for an attention module that does not add to a residual stream."""
     return (
-        f"no residual stream was found around the attention module {module!r}: its result is not added to what it "
-        "was computed from, x + f(x) with tensors of one shape; if another module attends, say so with "
+        f"no residual stream was found around the attention module {module!r}: its result is not added to its "
+        "input as x + f(x) with tensors of one shape; if another module attends, describe it with "
         "register_attention, and its result is followed instead"
     )
 
 
 def _leads_to(graph: Graph, start: Ref, end: Ref) -> bool:
-    """Whether `end` is a function of `start` alone, with no product between them: norms, casts, scales."""
+    """Whether `end` depends only on `start`, with no matrix product between them: norms, casts, scales."""
     queue, seen = [end.node], {end.node}
     while queue:
-        at = queue.pop()
-        if at == start.node:
+        index = queue.pop()
+        if index == start.node:
             continue
-        node = graph.nodes[at]
+        node = graph.nodes[index]
         sources = [ref.node for ref in node.inputs if graph.node(ref).is_activation]
         if graph.factors(node) is not None or node.op is aten.convolution.default or not sources:
             return False
@@ -271,7 +274,7 @@ def _next_sum(graph: Graph, sums: list[ResidualSum], value: Ref) -> ResidualSum 
 
 
 def _chain_before(graph: Graph, sums: list[ResidualSum], first: ResidualSum) -> list[ResidualSum]:
-    """Sums before the first attention that belong to the same stream."""
+    """Sums of the same stream before the first attention."""
     chain: list[ResidualSum] = []
     current = first
     while True:
@@ -306,17 +309,17 @@ def _check_sites(graph: Graph, chain: list[ResidualSum], sites: Sequence[TracedS
     known = {id(term.site) for each in chain for term in each.terms}
     for site in sites:
         if id(site) not in known:
-            raise InvalidValueError(not_recognised(site.module))
+            raise InvalidValueError(_no_stream_message(site.module))
 
 
 def _layers(chain: list[ResidualSum], sites: Sequence[TracedSite]) -> tuple[tuple[ResidualSum, ...], ...]:
-    """Each self-attention opens a layer; sums before the first belong to the first."""
+    """Each self-attention starts a layer; sums before the first one belong to the first layer."""
     wanted = {id(site) for site in sites}
     layers: list[list[ResidualSum]] = []
     waiting: list[ResidualSum] = []
     for each in chain:
-        opens = any(id(term.site) in wanted and term.role == "attention" for term in each.terms)
-        if opens:
+        starts_layer = any(id(term.site) in wanted and term.role == "attention" for term in each.terms)
+        if starts_layer:
             layers.append([*waiting, each])
             waiting = []
         elif layers:
@@ -327,7 +330,7 @@ def _layers(chain: list[ResidualSum], sites: Sequence[TracedSite]) -> tuple[tupl
 
 
 def _end(graph: Graph, layers: tuple[tuple[ResidualSum, ...], ...]) -> Ref:
-    """What leaves the last layer: its last sum, through a norm if the layers before leave theirs through one."""
+    """Output of the last layer: its last sum, followed by a norm if the layers before end with one."""
     last = layers[-1][-1].result
     if len(layers) > 1:
         path = _operations(graph, layers[-2][-1].result, layers[-1][0].skip.ref)
@@ -347,7 +350,7 @@ def _end(graph: Graph, layers: tuple[tuple[ResidualSum, ...], ...]) -> Ref:
 
 
 def _operations(graph: Graph, start: Ref, end: Ref) -> list[object]:
-    """The operations between two values of the stream that change numbers."""
+    """The operations between two values of the stream, except those that change no number."""
     between = [
         node
         for node in graph.nodes[start.node + 1 : end.node + 1]

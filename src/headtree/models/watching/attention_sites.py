@@ -1,4 +1,4 @@
-"""Attention calls of a forward pass: what is known of each, and which part of the model it belongs to."""
+"""The attention calls of a forward pass, and the part of the model (encoder, decoder, …) each belongs to."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ _ATTENTION_NAME = re.compile(r"att(n|en)", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False)
 class AttentionSite:
-    """One attention call of a model's forward pass: a module that is called twice gives two."""
+    """One attention call of a forward pass.
+
+    Call order identifies a site, not its module: a module that is called twice has two sites.
+    """
 
     name: str  #: path of the module in the model
     module: nn.Module
-    is_cross: bool  #: its keys come from another sequence than its queries
-    shape: tuple[int, int, int, int]  #: (batch, head, query, key) when it was seen
-    way: str  #: "registry", "registered", "sdpa", "softmax", "multihead" or "outputs": how it was seen
+    is_cross: bool  #: keys and queries come from different sequences
+    shape: tuple[int, int, int, int]  #: (batch, head, query, key) in the probing run
+    #: how it was detected: through transformers' attention "registry", a user's description ("described"), a call
+    #: of "sdpa", "softmax" or "multihead" attention, or the "outputs" of the model
+    seen_by: str
     has_sinks: bool = False
 
 
 def is_attention_like(module: nn.Module, name: str) -> bool:
-    """Whether a softmax inside this module is likely to be attention, going by the names people give."""
+    """Whether a softmax inside this module is likely to be attention, judging by the names of module and class."""
     return bool(_ATTENTION_NAME.search(type(module).__name__) or _ATTENTION_NAME.search(name))
 
 
 def is_cross_attention(module: nn.Module, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether the keys come from elsewhere: by the call's arguments, else by the module's name."""
+    """Whether the keys come from another sequence, judging by the call's arguments or else the module's name."""
     if any(isinstance(arguments.get(argument), Tensor) for argument in _CROSS_ARGUMENTS):
         return True
     within_layer = re.split(r"\.\d+\.", name)[-1]  # "encoder.layers.3.self_attn" is not cross-attention
@@ -42,17 +47,17 @@ def is_cross_attention(module: nn.Module, name: str, arguments: Mapping[str, Any
 
 
 def parts_of(sites: Sequence[AttentionSite]) -> dict[str, list[int]]:
-    """The sites of each part of a model; a single part, called "", for a model that is one stack of layers.
+    """Indices of the sites in each part of a model; a model with one stack of layers has a single part "".
 
-    Parts are the first components in which the modules' paths differ, where these are names and not numbers
-    ("encoder", "decoder", "vision_model"); calls whose keys come from elsewhere are the part "cross".
+    Parts are named by the first component in which the module paths differ, if that is the name of a tower
+    ("encoder", "decoder", "vision_model") and not a number. Cross-attention is the part "cross".
     """
     towers = _towers([site.name for site in sites])
     parts: dict[str, list[int]] = {}
     for i, (site, tower) in enumerate(zip(sites, towers, strict=True)):
         parts.setdefault("cross" if site.is_cross else tower, []).append(i)
     if set(parts) == {"", "cross"}:
-        parts = {name or "decoder": places for name, places in parts.items()}
+        parts = {name or "decoder": indices for name, indices in parts.items()}
     return parts
 
 
@@ -69,10 +74,10 @@ def _towers(names: Sequence[str]) -> list[str]:
 
 
 def eager_function(module: nn.Module) -> Callable[..., Any] | None:
-    """The attention function a transformers module falls back on when its implementation is "eager".
+    """The attention function that a transformers module uses when its implementation is "eager".
 
-    The registry is asked as ``get_interface(implementation, eager_attention_forward)``; the function is found
-    by that name in the code of the module's class. None if it names several or none.
+    Modules call ``get_interface(implementation, eager_attention_forward)``; the function is looked up by that name
+    in the code of the module's class. None if the code names no such function or several.
     """
     for base in type(module).__mro__:
         found = {}

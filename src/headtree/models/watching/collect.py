@@ -1,4 +1,4 @@
-"""Inputs that are ready to run: batches, memory, and the tensors as they fill."""
+"""Run prepared inputs in batches and collect their attention tensors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from headtree.tensor.attention_tensor import AttentionTensor, Kind
 if TYPE_CHECKING:
     from headtree.models.view import ModelView
 
-#: Tokens that run together by default: short inputs gain from company, long ones only take memory.
+#: Tokens per batch by default: batching speeds up short inputs, while for long ones it only costs memory.
 _TOKENS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedInputs:
-    """Inputs of a model and the heads chosen, checked and found possible, but not yet run."""
+    """Inputs of a model and the selected heads, checked and ready to run."""
 
     view: ModelView
     items: tuple[ModelInput, ...]
@@ -41,30 +41,30 @@ class PreparedInputs:
     dtype: torch.dtype
     window: tuple[slice, slice]
     batch_size: int | None
-    part: str | None  #: as it was asked for
+    part: str | None  #: as passed by the user
 
     @property
     def model(self) -> nn.Module:
-        """The module that runs."""
+        """The module to run."""
         return self.view.model
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What a captured tensor remembers of the model and of how its attention was seen."""
-        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.way}
+        """Provenance of a captured tensor: the model, the part, and how attention was detected."""
+        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.seen_by}
 
     def estimate(self) -> MemoryEstimate:
-        """Memory of the whole prepared, from the shapes the short run saw and the sizes of the inputs."""
+        """Memory of the whole capture, from the shapes seen in the probing run and the sizes of the inputs."""
         result = masks = working = 0
         n_heads = sum(len(chosen) for chosen in self.selection.heads.values())
         for batch in self.batches():
             n_queries, n_keys = self._call_size(self.items[batch[0]])
-            kept = [len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True)]
-            entries = len(batch) * math.prod(kept)
+            sizes = [len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True)]
+            entries = len(batch) * math.prod(sizes)
             result += n_heads * entries * self.dtype.itemsize
             masks += (n_heads if self.selection.mask_varies else 1) * entries
             widest = max(site.shape[1] for site in self.plan.sites)
-            # the model's own pass builds each call's scores once if it attends without a fused kernel
+            # without a fused kernel, the model itself computes the scores of each call once
             own = len(batch) * widest * n_queries * n_keys
             output = self.plan.output_bytes * len(batch) * self._growth(self.items[batch[0]])
             working = max(working, working_bytes(own, self.kind, math.ceil(output)))
@@ -73,7 +73,7 @@ class PreparedInputs:
         return MemoryEstimate(result, masks, working)
 
     def check_window(self) -> None:
-        """Refuse a window that reaches past an input."""
+        """Raise an error if the window extends beyond an input."""
         for i, item in enumerate(self.items):
             for window, n, axis in zip(self.window, self._call_size(item), ("queries", "keys"), strict=True):
                 if window.stop is not None and window.stop > n:
@@ -82,14 +82,16 @@ class PreparedInputs:
                     )
 
     def advice(self) -> str:
-        """What would make it smaller, most of all."""
+        """The change that would save the most memory."""
         longest = max(item.length() for item in self.items)
         return (
-            f"halving the {longest} tokens of an input would quarter it: tokens=…" if longest > 64 else "use less"
+            f"half of the {longest} tokens of an input would need a quarter: tokens=…"
+            if longest > 64
+            else "use smaller inputs"
         )
 
     def batches(self) -> list[list[int]]:
-        """The numbers of inputs that run together, all of one shape."""
+        """Indices of the inputs in each batch; all inputs of a batch have equal shapes."""
         groups: dict[Any, list[int]] = {}
         for i, item in enumerate(self.items):
             groups.setdefault(item.shapes() if item.can_join() else i, []).append(i)
@@ -100,48 +102,48 @@ class PreparedInputs:
             batches += [members[start : start + size] for start in range(0, len(members), size)]
         return sorted(batches)
 
-    def run(self, also: Callable[[AttentionCall, int], None] | None = None) -> list[AttentionTensor]:
-        """Run the model on every batch; `also` gets each chosen call and the number of its site as it happens."""
+    def run(self, on_call: Callable[[AttentionCall, int], None] | None = None) -> list[AttentionTensor]:
+        """Run the model on every batch; `on_call` receives each selected call and the index of its site."""
         results: list[AttentionTensor | None] = [None] * len(self.items)
         batches = self.batches()
         with self.view.ready(), progress("capturing", len(batches)) as step:
             for batch in batches:
-                for i, tensor in zip(batch, self._run_batch(batch, also), strict=True):
+                for i, tensor in zip(batch, self._run_batch(batch, on_call), strict=True):
                     results[i] = tensor
                 step(f"input {batch[-1] + 1} of {len(self.items)}")
         return [result for result in results if result is not None]
 
     def _run_batch(
-        self, batch: list[int], also: Callable[[AttentionCall, int], None] | None
+        self, batch: list[int], on_call: Callable[[AttentionCall, int], None] | None
     ) -> list[AttentionTensor]:
         items = [self.items[i] for i in batch]
         collectors = [_Collector(self) for _ in items]
-        places = self.selection.places(self.plan)
-        count = 0
+        site_of_call = self.selection.site_of_call(self.plan)
+        n_calls = 0  # a call is known by its position in call order
 
         def listen(call: AttentionCall) -> None:
-            nonlocal count
-            site = places.get(count)
-            count += 1
+            nonlocal n_calls
+            site = site_of_call.get(n_calls)
+            n_calls += 1
             if site is None:
                 return
             if call.logits.shape[0] != len(items):
                 raise InvalidValueError(
-                    f"{call.name} ran {call.logits.shape[0]} inputs where {len(items)} were given, so that "
-                    "inputs cannot be told apart; pass batch_size=1"
+                    f"{call.name} attends over {call.logits.shape[0]} inputs in a batch of {len(items)}, so its "
+                    "inputs cannot be separated; pass batch_size=1"
                 )
             for item, collector in enumerate(collectors):
                 collector.take(call, item, site)
-            if also is not None:
-                also(call, site)
+            if on_call is not None:
+                on_call(call, site)
 
         try:
             with watching(self.model, self.plan, listen, len(items)):
                 output = run(self.model, items, **({"output_attentions": True} if self.plan.from_outputs else {}))
         except torch.OutOfMemoryError as error:
             raise InvalidValueError(
-                f"the device's memory does not hold {len(items)} inputs of this size together: {error}; pass a "
-                "smaller batch_size, tokens=… or device='cpu'"
+                f"the device is out of memory for a batch of {len(items)} inputs: {error}; pass a smaller "
+                "batch_size, tokens=… or device='cpu'"
             ) from error
         if self.plan.from_outputs:
             for site, (_, weights) in enumerate(returned_attentions(self.model, output)):
@@ -150,7 +152,7 @@ class PreparedInputs:
         return [collector.tensor(item) for item, collector in zip(items, collectors, strict=True)]
 
     def _call_size(self, item: ModelInput) -> tuple[int, int]:
-        """How many queries and keys a chosen call has on this input."""
+        """Number of queries and keys of a selected call on this input."""
         _, _, n_queries, n_keys = self.plan.sites[self.selection.sites[0]].shape
         before, now = self.plan.probe.lengths(), item.lengths()
         if before is None or now is None:
@@ -166,23 +168,23 @@ class PreparedInputs:
 
 
 class _Collector:
-    """The tensor of one input while the model runs."""
+    """Collects the tensor of one input while the model runs."""
 
     def __init__(self, prepared: PreparedInputs) -> None:
         self.prepared = prepared
         self.values: Tensor | None = None
         self.masks: list[Bool[Tensor, "#head query key"] | None] = []
-        self.which: dict[int, int] = {}
+        self.mask_index: dict[int, int] = {}  # site → index in `masks`
         self.sinks: dict[int, Tensor] = {}
         self.sizes = (0, 0)
 
     def take(self, call: AttentionCall, item: int, site: int) -> None:
-        """Keep the chosen heads of a call."""
+        """Store the selected heads of a call."""
         prepared, logits = self.prepared, call.logits
         heads = prepared.selection.heads[site]
         picked = slice(None) if len(heads) == logits.shape[1] else heads
         queries, keys = prepared.window
-        # softmax needs every key; scores are wanted for the window alone
+        # softmax needs every key, scores only those of the window
         block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
         if prepared.kind == "probs":
@@ -193,7 +195,7 @@ class _Collector:
             self.sinks[site] = logits.sinks[list(heads)].float().cpu()
 
     def take_weights(self, weights: Float[Tensor, "head query key"], site: int) -> None:
-        """Keep the chosen heads of weights the model returned; what is zero in every head was forbidden."""
+        """Store the selected heads of returned attention weights; entries that are 0 in every head are masked."""
         if site not in self.prepared.selection.heads:
             return
         hidden = (weights == 0).all(dim=0, keepdim=True)
@@ -211,15 +213,16 @@ class _Collector:
             self.sizes = sizes
         if values.shape[1:] != self.values.shape[1:]:
             raise InvalidValueError(
-                f"the layers' heads have unequal shapes on this input, {tuple(self.values.shape[1:])} and "
-                f"{tuple(values.shape[1:])} (queries, keys); choose layers of one shape with layers=…"
+                f"the layers have unequal shapes on this input, {tuple(self.values.shape[1:])} and "
+                f"{tuple(values.shape[1:])} (queries, keys); select layers of one shape with layers=…"
             )
         missing = None if missing is None else missing.cpu()
         start = selection.start(site)
         self.values[start : start + values.shape[0]] = values
-        self.which[site] = self._known_mask(missing)
+        self.mask_index[site] = self._shared_mask(missing)
 
-    def _known_mask(self, missing: Tensor | None) -> int:
+    def _shared_mask(self, missing: Tensor | None) -> int:
+        """Index of a mask in `masks`, which holds equal masks once."""
         for i, mask in enumerate(self.masks):
             is_same = torch.equal(mask, missing) if mask is not None and missing is not None else mask is missing
             if is_same:
@@ -230,10 +233,11 @@ class _Collector:
     def tensor(self, item: ModelInput) -> AttentionTensor:
         """The finished tensor."""
         prepared = self.prepared
-        if self.values is None or len(self.which) < len(prepared.selection.heads):
+        if self.values is None or len(self.mask_index) < len(prepared.selection.heads):
             raise InvalidValueError(
-                f"the model made {len(self.which)} of the {len(prepared.selection.heads)} attention calls that the "
-                "first look saw; its layers change from input to input, so pass layers=… it always runs"
+                f"the model made only {len(self.mask_index)} of the {len(prepared.selection.heads)} attention "
+                "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
+                "always runs"
             )
         queries, keys = _labels(prepared, item, self.sizes)
         return AttentionTensor(
@@ -248,14 +252,14 @@ class _Collector:
         )
 
     def _mask(self) -> Tensor | None:
-        """One slice for all heads where they agree, which is nearly always."""
+        """The mask, with a single slice if all heads share it, which is nearly always the case."""
         if len(self.masks) == 1 and (self.masks[0] is None or self.masks[0].shape[0] == 1):
             return self.masks[0]
         if self.values is None:
             return None
         full = torch.zeros(self.values.shape, dtype=torch.bool)
-        for site, which in self.which.items():
-            mask = self.masks[which]
+        for site, index in self.mask_index.items():
+            mask = self.masks[index]
             if mask is not None:
                 start = self.prepared.selection.start(site)
                 full[start : start + len(self.prepared.selection.heads[site])] = mask
@@ -264,19 +268,19 @@ class _Collector:
     def _all_sinks(self) -> Tensor | None:
         if not self.sinks:
             return None
-        without = {
+        no_sinks = {
             site: torch.full((len(heads),), -torch.inf) for site, heads in self.prepared.selection.heads.items()
         }
-        return torch.cat(list({**without, **self.sinks}.values()))
+        return torch.cat(list({**no_sinks, **self.sinks}.values()))
 
 
 def _labels(
     prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the queries and keys: tokens, patches, or plain positions where neither fits."""
+    """Labels of the queries and keys: tokens, patches, or plain positions if neither has the right number."""
     part = prepared.selection.part
     targets = item.targets if item.targets is not None else item.tokens
-    names = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
+    labels = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
 
     def fitting(known: tuple[str, ...] | None, n: int) -> tuple[str, ...]:
         if known is not None and len(known) == n:
@@ -285,4 +289,4 @@ def _labels(
             return tuple(facts.patch_labels(prepared.model, item.pixels, n))
         return tuple(str(i) for i in range(n))
 
-    return fitting(names[0], sizes[0]), fitting(names[1], sizes[1])
+    return fitting(labels[0], sizes[0]), fitting(labels[1], sizes[1])

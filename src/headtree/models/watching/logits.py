@@ -1,4 +1,4 @@
-"""What enters the softmax of one attention call, kept as its parts until a block of it is asked for."""
+"""The input of one call's softmax, in factored form until a block of it is requested."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-#: A score this low that leaves softmax as an exact zero was forbidden, whatever number the model used for it:
+#: A score below this that softmax turns into an exact zero is masked, whatever number the model uses for that:
 #: XLNet adds -1e30, the first GPT -1e4, most others the minimum of the dtype.
-_SURELY_FORBIDDEN = -9000.0
+_CERTAINLY_MASKED = -9000.0
 
 
 class Block(NamedTuple):
-    """Which part of a call is wanted: one input of the batch, some heads, a range of queries and of keys."""
+    """A block of a call's scores: one input of the batch, some heads, a range of queries and a range of keys."""
 
     item: int
     heads: Sequence[int] | slice = slice(None)
@@ -26,24 +26,24 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Logits:
-    """The scores of one attention call, as queries and keys to be multiplied or as the product the model made.
+    """The scores of one attention call: queries and keys that are still to be multiplied, or the model's product.
 
     Parameters
     ----------
     shape : (batch, head, query, key)
-        Grouped keys count once for every head that reads them.
+        Keys shared by a group of heads count once per head.
     query, key : tensor (batch, head, token, feature), optional
-        ``scores = cap(scaling * query @ key.T) + finite part of terms``.
+        ``scores = cap(scaling * query @ key.T) + finite entries of terms``.
     product : tensor (batch, head, query, key), optional
-        The softmax's input, instead of queries and keys; what the model forbids is in it as very low numbers.
+        The input of softmax, instead of queries and keys. Masked entries are very low numbers.
     terms : sequence of tensor
-        Added before softmax: position bias, additive mask. At most half the dtype's minimum means forbidden.
+        Added before softmax: position bias, additive mask. Values of at most half the dtype's minimum are masked.
     allowed : sequence of bool tensor
         True where attention is allowed.
     causal : bool
-        A query sees the keys up to its own position, counted from the first.
+        Whether a query attends only to keys up to its own position, both counted from 0.
     sinks : tensor (head), optional
-        A further logit per head that takes part in softmax and attends to nothing.
+        An additional logit per head that takes probability in softmax but attends to nothing.
     """
 
     shape: tuple[int, int, int, int]
@@ -58,10 +58,10 @@ class Logits:
     sinks: Float[Tensor, " head"] | None = None
 
     def scores(self, block: Block) -> Float[Tensor, "head query key"]:
-        """Everything finite that enters softmax; a copy."""
+        """The finite input of softmax, as a copy; masked entries are 0 or hold the score without the mask."""
         if self.product is not None:
-            scores = _part(self.product, self.shape, block)
-            return scores.masked_fill(_forbidden_in_product(scores), 0)
+            scores = _block_of(self.product, self.shape, block)
+            return scores.masked_fill(_masked_in_product(scores), 0)
         if self.query is None or self.key is None:
             raise RuntimeError("an attention call holds neither a product nor queries and keys")
         query = _pick(self.query[block.item], block.heads)[:, block.queries]
@@ -73,32 +73,32 @@ class Logits:
         if self.softcap is not None:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         for term in self.terms:
-            part = _part(term, self.shape, block)
-            if part.any():  # most additive masks of most layers are all zero
-                scores = scores + part.masked_fill(part <= _half_minimum(part.dtype), 0)
+            added = _block_of(term, self.shape, block)
+            if added.any():  # most additive masks of most layers are all zero
+                scores = scores + added.masked_fill(added <= _half_minimum(added.dtype), 0)
         return scores
 
     def missing(self, block: Block) -> Bool[Tensor, "#head query key"] | None:
-        """True where the model forbids attention; one slice for all heads where they agree, None if nowhere."""
+        """True where attention is forbidden; a single slice if all heads agree, None if nothing is masked."""
         missing = None
-        hidden = [_part(term, self.shape, block) for term in self.terms]
-        hidden = [part <= _half_minimum(part.dtype) for part in hidden]
-        hidden += [~_part(allowed, self.shape, block) for allowed in self.allowed]
+        added = [_block_of(term, self.shape, block) for term in self.terms]
+        masks = [term <= _half_minimum(term.dtype) for term in added]
+        masks += [~_block_of(allowed, self.shape, block) for allowed in self.allowed]
         if self.product is not None:
-            hidden.append(_forbidden_in_product(_part(self.product, self.shape, block)))
+            masks.append(_masked_in_product(_block_of(self.product, self.shape, block)))
         if self.causal:
             rows = torch.arange(self.shape[2])[block.queries]
             columns = torch.arange(self.shape[3])[block.keys]
-            hidden.append((columns > rows[:, None])[None])
-        for part in hidden:
-            if part.any():
-                missing = part.cpu() if missing is None else missing | part.cpu()
+            masks.append((columns > rows[:, None])[None])
+        for mask in masks:
+            if mask.any():
+                missing = mask.cpu() if missing is None else missing | mask.cpu()
         return missing
 
     def probs(
         self, scores: Float[Tensor, "head query key"], missing: Tensor | None, heads: Sequence[int] | slice
     ) -> Float[Tensor, "head query key"]:
-        """Softmax of scores whose keys are all there; a query that may attend to nothing gives zeros."""
+        """Softmax over a block with all keys; zeros for a query whose keys are all masked."""
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         if missing is not None:
             scores = scores.masked_fill(missing.to(scores.device), -torch.inf)
@@ -120,7 +120,7 @@ def from_queries(
     causal: bool = False,
     sinks: Tensor | None = None,
 ) -> Logits:
-    """The logits of an attention function's arguments; masks are boolean (True = allowed) or additive."""
+    """Logits from the arguments of an attention function; masks are boolean (True = allowed) or additive."""
     n_batch, n_heads, n_queries, _ = query.shape
     n_keys = key.shape[2]
     terms = [
@@ -141,23 +141,23 @@ def from_queries(
 
 
 def from_product(product: Tensor, n_batch: int, sinks: Tensor | None = None) -> Logits:
-    """The logits of a softmax the model ran itself; (batch·head, query, key) is split by the number of inputs."""
+    """Logits from the input of a softmax; the first axis of (batch·head, query, key) is split into two."""
     if product.ndim == 3 and product.shape[0] % n_batch == 0:
         product = product.reshape(n_batch, product.shape[0] // n_batch, *product.shape[1:])
     n_batch, n_heads, n_queries, n_keys = product.shape
     return Logits(shape=(n_batch, n_heads, n_queries, n_keys), product=product, sinks=sinks)
 
 
-def _forbidden_in_product(scores: Tensor) -> Tensor:
+def _masked_in_product(scores: Tensor) -> Tensor:
     low = scores <= _half_minimum(scores.dtype)
-    suspects = scores <= _SURELY_FORBIDDEN
+    suspects = scores <= _CERTAINLY_MASKED
     if not torch.equal(low, suspects):
         low |= suspects & (torch.softmax(scores.float(), dim=-1) == 0)
     return low
 
 
-def _part(values: Tensor, shape: tuple[int, int, int, int], block: Block) -> Tensor:
-    """A block of what broadcasts to `shape`; an axis of one head stays one."""
+def _block_of(values: Tensor, shape: tuple[int, int, int, int], block: Block) -> Tensor:
+    """A block of values that broadcast to `shape`; a head axis of length one stays."""
     n_batch, _, n_queries, n_keys = shape
     full = values.expand(n_batch, values.shape[1], n_queries, n_keys)[block.item]
     heads = slice(None) if full.shape[0] == 1 else block.heads

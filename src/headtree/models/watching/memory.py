@@ -1,4 +1,4 @@
-"""How much memory a capture needs, and how much there is."""
+"""Estimate the memory that a capture needs, and compare it with what is free."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from pathlib import Path
 
 from headtree.errors import InvalidValueError
 
-#: Share of the free memory that a capture may take when no limit is given.
+#: Share of the free memory that a capture may use if no limit is given.
 _SHARE = 0.8
 
-#: Largest module output times this bounds the rest of a forward pass: residual stream, projections, the MLP.
+#: The largest module output times this bounds the other activations of a forward pass.
 _ACTIVATIONS = 4
 
-#: What does not grow with the inputs: kernels' buffers, Python, the allocator's reserves.
+#: Memory that does not grow with the inputs: buffers of kernels, Python, reserves of the allocator.
 _CONSTANT = 64 << 20
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a capture takes beyond the model."""
+    """Bytes that a capture needs in addition to the model."""
 
-    result: int  #: the tensors it returns
+    result: int  #: the returned tensors
     masks: int
-    working: int  #: the largest batch while it runs
+    working: int  #: the largest batch while it is running
 
     @property
     def total(self) -> int:
-        """All of it at its peak."""
+        """Peak memory."""
         return self.result + self.masks + self.working + _CONSTANT
 
 
 def working_bytes(call_entries: int, kind: str, output_bytes: int) -> int:
-    """Needs of a running batch: one call's scores, softmax and mask, and the model's own activations."""
+    """Bytes for a running batch: scores, softmax and mask of one call, and the model's own activations."""
     copies = 3 if kind == "scores" else 5
     return call_entries * 4 * copies + output_bytes * _ACTIVATIONS
 
 
 def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int, advice: str) -> None:
-    """Refuse what would not fit, before it is begun."""
+    """Raise an error if a capture would not fit into memory, before it starts."""
     allowed = available_memory() * _SHARE if limit is None else limit
     if estimate.total <= allowed:
         return
     source = "memory_limit" if limit is not None else f"{_SHARE:.0%} of the free memory"
     smaller = "a smaller batch_size, " if batch_size > 1 else ""
     raise InvalidValueError(
-        f"this capture needs about {words(estimate.total)} (results {words(estimate.result)}, masks "
-        f"{words(estimate.masks)}, while running {words(estimate.working)}), {source} is "
-        f"{words(int(allowed))}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
+        f"this capture needs about {format_bytes(estimate.total)} (results {format_bytes(estimate.result)}, masks "
+        f"{format_bytes(estimate.masks)}, while running {format_bytes(estimate.working)}), but {source} is "
+        f"{format_bytes(int(allowed))}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
         "window=… or dtype='float16', or raise memory_limit"
     )
 
 
 def available_memory() -> int:
-    """Free bytes on this machine, within the limit of the container it runs in."""
+    """Free bytes on this machine, within the limit of its container."""
     free = [_meminfo_available(), _cgroup_available()]
     known = [value for value in free if value is not None]
     if known:
         return min(known)
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # half, as nothing says what is free
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # what is free is unknown
     except (ValueError, OSError, AttributeError):
         return 4 << 30
 
@@ -83,8 +83,8 @@ def _cgroup_available() -> int | None:
         return None
 
 
-def words(n_bytes: int) -> str:
-    """Bytes as people say them."""
+def format_bytes(n_bytes: int) -> str:
+    """A number of bytes with its unit, such as "1.5 GB"."""
     for unit, size in (("GB", 1 << 30), ("MB", 1 << 20)):
         if n_bytes >= size:
             return f"{n_bytes / size:.1f} {unit}"

@@ -1,4 +1,8 @@
-"""How a model's attention can be seen, found out by one short run before the real ones."""
+"""Verify what is captured: the softmax of the captured scores times V must equal the module's output.
+
+A short run on the first tokens shows which attention calls a model makes, in which order, and which way of watching
+reproduces them. The order of the calls identifies them in later runs.
+"""
 
 from __future__ import annotations
 
@@ -27,79 +31,78 @@ from headtree.models.watching.watch import (
     reproduces,
 )
 
-#: Tokens of the short run: enough for masks and groups to show, too few to cost anything.
+#: Tokens of the probing run: enough for masks and grouped heads to show, few enough to cost nothing.
 _N_PROBE = 8
 
-#: Ways that leave no doubt about what is attention: nothing a model returns need confirm them. (WavLM returns means
-#: over heads.)
-_CERTAIN = ("multihead", "registered", "sdpa")
+#: Calls seen this way are certainly attention, even if the attentions that the model returns do not confirm them
+#: (WavLM returns means over heads).
+_CERTAIN = ("multihead", "described", "sdpa")
 
 _OUTPUT_FIELDS = {"attentions": "", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 
-#: These never build the scores; attention runs with sdpa in their place.
+#: Implementations that never compute the scores; sdpa replaces them.
 _FUSED = ("flash", "flex", "paged", "kernels", "sage")
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
-    """The attention calls of a forward pass, in order, and how to see them again."""
+    """The attention calls of a forward pass, in call order, and how to capture them again."""
 
     sites: tuple[AttentionSite, ...]
-    probe: ModelInput  #: the input they were seen on
-    registry: bool = False  #: a function in transformers' registry sees them
-    trace: bool = False  #: calls of softmax and its kin are watched
-    eager: bool = False  #: the model must attend eagerly for that
-    from_outputs: bool = False  #: only what the model itself returns is known: probs without scores
-    keep: tuple[int, ...] | None = None  #: which watched calls are attention, if not all
-    output_bytes: int = 0  #: size of the largest output of any module in the short run
+    probe: ModelInput  #: the input of the probing run
+    registry: bool = False  #: whether to capture through transformers' attention registry
+    functions: bool = False  #: whether to watch calls of softmax, sdpa and multi-head attention
+    eager: bool = False  #: whether the model must run with eager attention
+    from_outputs: bool = False  #: only the attentions that the model returns are known: probs without scores
+    call_order: tuple[int, ...] | None = None  #: for each site, the index of its watched call; None: the same
+    output_bytes: int = 0  #: size of the largest module output in the probing run
 
     @property
-    def way(self) -> str:
+    def seen_by(self) -> str:
         """How the attention calls were detected, for example "registry" or "sdpa and softmax"."""
         if self.from_outputs:
             return "the model's outputs"
-        ways = sorted({site.way for site in self.sites})
+        ways = sorted({site.seen_by for site in self.sites})
         return " and ".join(ways) + (", attending eagerly" if self.eager else "")
 
 
 def probe_of(item: ModelInput) -> ModelInput:
-    """The first tokens of an input of text, on which a model is probed; any other input whole."""
+    """The input to probe the model with: the first tokens of a text, any other input as a whole."""
     return item.first_tokens(_N_PROBE) or item
 
 
 def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
-    """Run the model on the first tokens of an input and see how it attends."""
+    """Run the model on the first tokens of an input and find its attention calls."""
     short = probe_of(item)
     if short is not item:
         try:
             return _plan_on(model, short)
         except (RuntimeError, ValueError, IndexError):
-            pass  # some models need more tokens than these
+            pass  # some models need more tokens
     try:
         return _plan_on(model, item)
     except InvalidValueError:
         raise
     except Exception as error:
         raise InvalidValueError(
-            f"the model cannot run on the first input: {type(error).__name__}: {error}; check that the inputs "
-            f"are what {type(model).__name__}.forward takes"
+            f"the model fails on the first input: {type(error).__name__}: {error}; check that the inputs are "
+            f"valid arguments of {type(model).__name__}.forward"
         ) from error
 
 
 def _plan_on(model: nn.Module, probe: ModelInput) -> AttentionPlan:
-    plain, n_bytes = _largest_output(model, probe)
-    is_registered = facts.config_of(model) is not None and _uses_registry(model)
-    if is_registered:
-        plan = _registry_plan(model, probe, plain)
+    unwatched, n_bytes = _largest_output(model, probe)
+    if facts.config_of(model) is not None and _uses_registry(model):
+        plan = _registry_plan(model, probe, unwatched)
         if plan is not None:
             return replace(plan, output_bytes=n_bytes)
-    plan = _traced_plan(model, probe)
+    plan = _functions_plan(model, probe)
     if plan is None:
         raise InvalidValueError(
-            f"no attention was seen in {type(model).__name__}: no call of transformers' attention registry, of "
+            f"no attention was found in {type(model).__name__}: no call of transformers' attention registry, of "
             "torch.nn.MultiheadAttention, of scaled_dot_product_attention, or of softmax in a module named "
-            "like attention, and no attentions among its outputs; if it attends in another way, tell headtree "
-            "how with register_attention"
+            "like attention, and no attentions among its outputs; if it attends in another way, describe that "
+            "with register_attention"
         )
     return replace(plan, output_bytes=n_bytes)
 
@@ -110,14 +113,14 @@ def _uses_registry(model: nn.Module) -> bool:
     )
 
 
-def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> AttentionPlan | None:
-    """The calls seen through transformers' registry; None if it does not tell everything about this model.
+def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> AttentionPlan | None:
+    """The calls seen through transformers' registry; None if it does not show all attention of this model.
 
-    Nor if the model calls other functions of torch when its implementation has another name: GPT-2 has a branch of
-    its own for "eager", which may agree to the last bit on a short input and not on a long one.
+    Also None if the model calls other torch functions when its attention implementation has another name: GPT-2 has
+    a separate branch for "eager", which may agree to the last bit on a short input but not on a long one.
     """
-    own, seen = _Functions(), _Functions()
-    with own:
+    without, within = _CalledFunctions(), _CalledFunctions()  # without and within recording
+    with without:
         again = run(model, [probe])
     calls: list[tuple[AttentionSite, bool]] = []
 
@@ -125,49 +128,50 @@ def _registry_plan(model: nn.Module, probe: ModelInput, plain: Any) -> Attention
         calls.append((call.site(), reproduces(call)))
 
     try:
-        with recording(model, listen, n_batch=1), seen:
+        with recording(model, listen, n_batch=1), within:
             watched = run(model, [probe])
     except (NoEagerFunctionError, KeyError):
         return None
-    if not own.called <= seen.called:
+    if not without.called <= within.called:
         return None
     sites = tuple(site for site, _ in calls)
-    is_complete = any(site.way == "registry" for site in sites) and all(agrees for _, agrees in calls)
-    only_registry = all(site.way == "registry" for site in sites)
-    if not is_complete or (only_registry and not _same(plain, watched) and _same(plain, again)):
+    is_complete = any(site.seen_by == "registry" for site in sites) and all(agrees for _, agrees in calls)
+    only_registry = all(site.seen_by == "registry" for site in sites)
+    if not is_complete or (only_registry and not _same(unwatched, watched) and _same(unwatched, again)):
         return None
-    return AttentionPlan(sites, probe, registry=True, trace=not only_registry)
+    return AttentionPlan(sites, probe, registry=True, functions=not only_registry)
 
 
-def _traced_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
-    """The calls seen by watching the model as it is, held against the attentions it returns itself."""
+def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
+    """The calls seen by watching torch functions, compared with the attentions that the model returns."""
     seen = _watched_probs(model, probe)
     if not facts.accepts(model, "output_attentions"):
-        return AttentionPlan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
+        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True) if seen else None
     with implementation(model, "eager"):
         returned = returned_attentions(model, run(model, [probe], output_attentions=True))
         eager = _watched_probs(model, probe, output_attentions=True)
     if not returned:
-        return AttentionPlan(tuple(site for site, _ in seen), probe, trace=True) if seen else None
-    places = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
-    if places is None and seen and all(site.way in _CERTAIN for site, _ in seen):
-        return AttentionPlan(tuple(site for site, _ in seen), probe, trace=True)
-    if places is None:
+        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True) if seen else None
+    calls = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
+    if calls is None and seen and all(site.seen_by in _CERTAIN for site, _ in seen):
+        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True)
+    if calls is None:
         return AttentionPlan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
     if [site.name for site, _ in eager] != [site.name for site, _ in seen]:
-        return AttentionPlan(tuple(eager[i][0] for i in places), probe, trace=True, eager=True, keep=tuple(places))
-    if any(not _close_where_allowed(seen[i][1], eager[i][1]) for i in places):
+        sites = tuple(eager[i][0] for i in calls)
+        return AttentionPlan(sites, probe, functions=True, eager=True, call_order=tuple(calls))
+    if any(not _close_where_allowed(seen[i][1], eager[i][1]) for i in calls):
         warnings.warn(
-            f"{type(model).__name__} as it was loaded attends otherwise than with attn_implementation='eager', "
-            "which is a fault of the model's code; captured is what it does as it was loaded",
+            f"{type(model).__name__} as loaded computes different attention than with attn_implementation='eager', "
+            "which is a bug in the model's code; the attention of the model as loaded is captured",
             HeadtreeWarning,
             stacklevel=2,
         )
-    return AttentionPlan(tuple(seen[i][0] for i in places), probe, trace=True, keep=tuple(places))
+    return AttentionPlan(tuple(seen[i][0] for i in calls), probe, functions=True, call_order=tuple(calls))
 
 
 def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[tuple[AttentionSite, Tensor]]:
-    """The calls seen by watching, each with the attention of the first input."""
+    """The calls seen by watching torch functions, in call order, each with the attention of the first input."""
     calls: list[tuple[AttentionSite, Tensor]] = []
 
     def listen(call: AttentionCall) -> None:
@@ -181,27 +185,27 @@ def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[
 
 
 def _matches(probs: list[Tensor], returned: list[Tensor]) -> list[int] | None:
-    """Which watched calls the returned attentions are, in call order; None if some are none of them."""
-    free = dict(enumerate(probs))
+    """Indices of the watched calls that the returned attentions match, in call order; None if one matches none."""
+    unmatched = dict(enumerate(probs))
     for weights in returned:
-        for i, ours in free.items():
+        for i, ours in unmatched.items():
             if ours.shape == weights.shape and _close_where_allowed(ours, weights):
-                del free[i]
+                del unmatched[i]
                 break
         else:
             return None
-    return [i for i in range(len(probs)) if i not in free]
+    return [i for i in range(len(probs)) if i not in unmatched]
 
 
 def _close_where_allowed(ours: Tensor, theirs: Tensor) -> bool:
-    seen = ours.sum(dim=-1) > 0  # rows without keys are missing here, and uniform in many models
+    allowed = ours.sum(dim=-1) > 0  # rows with all keys masked are missing here, but uniform in many models
     return torch.allclose(
-        ours[seen].double(), theirs[seen].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2
+        ours[allowed].double(), theirs[allowed].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2
     )
 
 
 def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSite, Tensor]]:
-    """The attention weights among a model's outputs, as if they were calls."""
+    """The attention weights among a model's outputs, each with a site as if it were a call."""
     found = []
     for field, part in {**_OUTPUT_FIELDS, "cross_attentions": "decoder"}.items():
         weights = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
@@ -216,20 +220,20 @@ def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSi
 
 
 def _are_probs(weights: Tensor) -> bool:
-    """Whether rows are shares of one: SqueezeBERT returns scores under the name of attentions."""
+    """Whether rows sum to at most one: SqueezeBERT returns scores under the name "attentions"."""
     sums = weights.sum(dim=-1)
     return bool((weights >= 0).all() and (sums <= 1 + 1e-2).all())
 
 
 def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:
-    """One forward pass, as anyone would run it."""
+    """One forward pass without gradients."""
     args, kwargs = arguments(model, items)
     with torch.no_grad():
         return model(*args, **kwargs, **options)
 
 
 def arguments(model: nn.Module, items: list[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments for several inputs at once, on the model's device."""
+    """Positional and keyword arguments for a batch of inputs, on the model's device."""
     args, kwargs = join(items)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return _moved(args, device), _moved(kwargs, device)
@@ -243,20 +247,20 @@ def _moved(values: Any, device: torch.device) -> Any:
 
 @contextmanager
 def watching(model: nn.Module, plan: AttentionPlan, listener: Listener, n_batch: int) -> Iterator[None]:
-    """See the plan's calls while the block runs."""
+    """Report the plan's attention calls to the listener, in call order, while the block runs."""
     with ExitStack() as stack:
         if plan.eager:
             stack.enter_context(implementation(model, "eager"))
-        if plan.registry or plan.trace:
+        if plan.registry or plan.functions:
             stack.enter_context(
-                recording(model, listener, n_batch=n_batch, registry=plan.registry, trace=plan.trace)
+                recording(model, listener, n_batch=n_batch, registry=plan.registry, functions=plan.functions)
             )
         yield
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode and without fused kernels, and as it was afterwards."""
+    """Put the model in evaluation mode and without fused kernels; restore it afterwards."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -270,7 +274,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def on_device(model: nn.Module, device: Any) -> Iterator[None]:
-    """The model on another device for a while."""
+    """Move the model to a device while the block runs."""
     home = next((parameter.device for parameter in model.parameters()), None)
     if device is None or home is None:
         yield
@@ -290,8 +294,8 @@ def _same(first: Any, second: Any) -> bool:
     )
 
 
-class _Functions(TorchFunctionMode):
-    """Which functions of torch a model calls."""
+class _CalledFunctions(TorchFunctionMode):
+    """Records which torch functions a model calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +309,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _largest_output(model: nn.Module, probe: ModelInput) -> tuple[Any, int]:
-    """A plain forward pass, and the bytes of the largest output of any module: a pass needs a few times that."""
+    """Output of a plain forward pass, and the bytes of its largest module output; a pass needs a few times that."""
     largest = 0
 
     def left(call: ModuleCall, output: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which attention calls and heads of a model were asked for."""
+"""Select attention calls and heads of a model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.models import facts
 from headtree.models.watching import attention_sites
 from headtree.models.watching.probe import AttentionPlan
 from headtree.tensor.attention_tensor import HeadId
@@ -17,20 +18,20 @@ Window = tuple[int, int] | tuple[tuple[int, int], tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The chosen sites of a plan, in layer order, and the chosen heads of each."""
+    """The selected sites of a plan, in layer order, and the selected heads of each."""
 
     part: str
-    layers: dict[int, int]  #: site → its number among the layers of the part
-    heads: dict[int, tuple[int, ...]]  #: site → chosen heads
+    layers: dict[int, int]  #: site → its layer within the part
+    heads: dict[int, tuple[int, ...]]  #: site → selected heads
     mask_varies: bool = False
 
     @property
     def sites(self) -> tuple[int, ...]:
-        """Numbers of the chosen sites in the plan."""
+        """Indices of the selected sites in the plan."""
         return tuple(self.heads)
 
     def start(self, site: int) -> int:
-        """The first slice of a site's heads in the tensor."""
+        """Index of a site's first head in the tensor."""
         before = 0
         for other, heads in self.heads.items():
             if other == site:
@@ -39,48 +40,50 @@ class Selection:
         return before
 
     def head_ids(self) -> tuple[HeadId, ...]:
-        """Layer and place of every chosen head."""
+        """Layer of every selected head and its index within the layer."""
         return tuple(HeadId(self.layers[site], head) for site, heads in self.heads.items() for head in heads)
 
-    def places(self, plan: AttentionPlan) -> dict[int, int]:
-        """The number of a watched call → the chosen site it is."""
-        order = range(len(plan.sites)) if plan.keep is None else plan.keep
-        return {call: site for site, call in enumerate(order) if site in self.heads}
+    def site_of_call(self, plan: AttentionPlan) -> dict[int, int]:
+        """Position of a watched call in call order → index of the selected site.
+
+        The position is all that identifies a call: a module may be called several times.
+        """
+        calls = range(len(plan.sites)) if plan.call_order is None else plan.call_order
+        return {call: site for site, call in enumerate(calls) if site in self.heads}
 
 
 def select(plan: AttentionPlan, part: str | None, layers: Any, heads: Any) -> Selection:
-    """The selection that was asked for, checked against what the model has."""
+    """Select a part, layers and heads, checked against the model's attention calls."""
     parts = attention_sites.parts_of(plan.sites)
-    name = _part(parts, part, plan.sites[0].name)
+    name = _part_name(parts, part, plan.sites[0].name)
     sites = parts[name]
     chosen = _layers(layers, len(sites))
     wanted = _heads(heads, chosen, [plan.sites[site].shape[1] for site in sites])
     picked = {sites[layer]: wanted[layer] for layer in chosen if wanted[layer]}
     shapes = {site: plan.sites[site].shape for site in picked}
     _check_shapes(plan, {site: layer for layer, site in enumerate(sites)}, shapes)
-    kinds = {type(plan.sites[site].module).__name__ + str(_window_of(plan.sites[site].module)) for site in picked}
+    kinds = {
+        type(plan.sites[site].module).__name__ + str(facts.attention_window(plan.sites[site].module))
+        for site in picked
+    }
     return Selection(name, {site: layer for layer, site in enumerate(sites)}, picked, mask_varies=len(kinds) > 1)
 
 
-def _window_of(module: Any) -> Any:
-    """Sliding and full attention have different masks."""
-    return getattr(module, "sliding_window", getattr(module, "local_attention", None))
-
-
-def _part(parts: dict[str, list[int]], part: str | None, first: str) -> str:
+def _part_name(parts: dict[str, list[int]], part: str | None, first: str) -> str:
     names = sorted(parts)
     if part is None:
         if len(parts) > 1:
             raise InvalidValueError(
-                f"the model has several kinds of attention, so part must be one of {', '.join(map(repr, names))}"
+                f"part must be one of {', '.join(map(repr, names))}, because the model has several kinds of "
+                "attention"
             )
         return names[0]
     if part in parts:
         return part
     if names == [""]:
         raise InvalidValueError(
-            f"part must be left out, got {part!r}: all attention that was seen is one stack of layers, the "
-            f"first of them {first!r}"
+            f"part must be left out, got {part!r}: the model has a single stack of attention layers, which starts "
+            f"at {first!r}"
         )
     raise InvalidValueError(f"part must be one of {', '.join(map(repr, names))} for this model, got {part!r}")
 
@@ -98,7 +101,7 @@ def _layers(layers: Any, n_layers: int) -> list[int]:
 
 
 def _heads(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Chosen heads of every chosen layer."""
+    """Selected heads of every selected layer."""
     if heads is None:
         return {layer: tuple(range(n_heads[layer])) for layer in layers}
     pairs = _pairs(heads, layers, n_heads)
@@ -108,14 +111,14 @@ def _heads(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> dict[in
     if bad:
         counts = sorted({n_heads[layer] for layer in layers})
         raise InvalidValueError(
-            f"heads must be numbers under {' or '.join(map(str, counts))}, or pairs (layer, head) within the "
-            f"chosen layers, got {bad[0]}"
+            f"heads must be less than {' or '.join(map(str, counts))}, or pairs (layer, head) within the selected "
+            f"layers, got {bad[0]}"
         )
     return {layer: tuple(sorted({head for other, head in pairs if other == layer})) for layer in layers}
 
 
 def _pairs(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> list[tuple[int, int]]:
-    """What was asked for as pairs (layer, head)."""
+    """The `heads` argument as (layer, head) pairs."""
     if isinstance(heads, slice):
         return [(layer, head) for layer in layers for head in _sliced(n_heads[layer], heads, "heads")]
     try:
@@ -130,11 +133,11 @@ def _pairs(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> list[tu
     return [(layer, head) for layer in layers for head in _integers(items, "heads")]
 
 
-def _sliced(n: int, places: slice, name: str) -> list[int]:
+def _sliced(n: int, selected: slice, name: str) -> list[int]:
     try:
-        return list(range(n)[places])
+        return list(range(n)[selected])
     except (TypeError, ValueError):
-        raise InvalidTypeError(f"{name} must be a slice of whole numbers, got {places!r}") from None
+        raise InvalidTypeError(f"{name} must be a slice of whole numbers, got {selected!r}") from None
 
 
 def _is_integer(value: Any) -> bool:
@@ -158,15 +161,13 @@ def _check_shapes(
     listing = ", ".join(f"layer {layers[site]} {_in_words(shape)}" for site, shape in shapes.items())
     if len({(n_inputs, *size) for n_inputs, _, *size in shapes.values()}) > 1:
         raise InvalidValueError(
-            f"the layers' heads have unequal shapes (queries × keys): {listing}; a tensor needs one, so choose "
-            "layers of one shape with layers=…"
+            f"the layers have unequal shapes (queries × keys): {listing}; select layers of one shape with layers=…"
         )
     site, shape = next(iter(shapes.items()))
     if shape[0] != 1:
         raise InvalidValueError(
-            f"layer {layers[site]} ({plan.sites[site].name}) attends within {_in_words(shape)} of each input, "
-            "not over all of it, so that its heads have no single (query, key) matrix; choose other layers, if "
-            "there are any"
+            f"layer {layers[site]} ({plan.sites[site].name}) attends within {_in_words(shape)} of each input, not "
+            "over all of it, so its heads have no single (query, key) matrix; select other layers with layers=…"
         )
 
 
@@ -177,7 +178,7 @@ def _in_words(shape: tuple[int, int, int, int]) -> str:
 
 
 def parse_window(window: Any) -> tuple[slice, slice]:
-    """The windows of queries and keys."""
+    """The windows of queries and keys as slices."""
     if window is None:
         return slice(None), slice(None)
     try:

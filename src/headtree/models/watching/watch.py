@@ -1,9 +1,9 @@
-"""Watch a model attend: every attention call of a forward pass, in order, without changing what it computes.
+"""Watch a model attend: report every attention call of a forward pass, in call order, without changing its results.
 
-Three ways lead to what enters softmax. Models that use transformers' attention registry get a registered
-function that calls the one they had and looks at its arguments. Other models run as they are while calls of
-softmax, of `scaled_dot_product_attention` and of `torch.nn.MultiheadAttention` inside their attention modules
-are watched. Modules a user registered are asked after each call.
+There are three ways to see the input of softmax. For models that use transformers' attention registry, a recording
+function is put into the registry; it calls the model's own function and looks at its arguments. In other models,
+calls of softmax, `scaled_dot_product_attention` and `torch.nn.MultiheadAttention` are watched. Modules that a user
+described with `register_attention` are described after each call.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """One attention call as it happens."""
+    """One attention call while it happens."""
 
     name: str
     module: nn.Module
     is_cross: bool
     logits: Logits
-    way: str
-    value: Tensor | None = None  #: what the attention weighs, where it is seen
-    output: Tensor | None = None  #: what the model made of it, (batch, query, head, feature)
-    probs: Tensor | None = None  #: what a watched softmax gave, the tensor with which the model goes on
+    seen_by: str  #: as in `AttentionSite`
+    value: Tensor | None = None  #: the values, where they are seen
+    output: Tensor | None = None  #: the module's output, softmax(scores) V, as (batch, query, head, feature)
+    probs: Tensor | None = None  #: the result of a watched softmax, the very tensor that the model uses
     made_by: ModuleCall | None = None  #: the running call of its module
 
     @property
     def entering(self) -> Tensor | None:
-        """The states that entered its module: the first argument with three axes, on the CPU."""
+        """Hidden states that enter the module: its first argument with three axes, on the CPU."""
         if self.made_by is None:
             return None
         given = tensors_of([*self.made_by.args, self.made_by.kwargs])
@@ -55,10 +55,10 @@ class AttentionCall:
         return None if states is None else states.detach().cpu()
 
     def site(self) -> attention_sites.AttentionSite:
-        """What stays known of the call when its tensors are gone."""
+        """The description of the call without its tensors."""
         logits = self.logits
         return attention_sites.AttentionSite(
-            self.name, self.module, self.is_cross, logits.shape, self.way, logits.sinks is not None
+            self.name, self.module, self.is_cross, logits.shape, self.seen_by, logits.sinks is not None
         )
 
 
@@ -67,33 +67,34 @@ Listener = Callable[[AttentionCall], None]
 
 @contextmanager
 def recording(
-    model: nn.Module, listener: Listener, *, n_batch: int, registry: bool = True, trace: bool = True
+    model: nn.Module, listener: Listener, *, n_batch: int, registry: bool = True, functions: bool = True
 ) -> Iterator[None]:
-    """Call `listener` with every attention call of `model` while the block runs; leave the model as it was.
+    """Call `listener` with every attention call of `model`, in call order, while the block runs.
 
     Parameters
     ----------
     model : module
-        Its configuration names another attention function meanwhile, if `registry`.
+        If `registry`, its configuration names another attention function while the block runs, and is then
+        restored.
     listener : function
-        Gets each AttentionCall; its tensors are the model's own and must not be changed.
+        Receives each AttentionCall. The tensors are the model's own and must not be changed.
     n_batch : int
-        How many inputs run together, to tell heads from inputs where a model folds them into one axis.
-    registry, trace : bool
-        Which ways to watch.
+        Number of inputs in the batch, to separate heads and inputs where a model folds them into one axis.
+    registry, functions : bool
+        Whether to watch through transformers' registry, and whether to watch torch functions.
     """
     watch = _Watch(model, listener, n_batch)
     with ExitStack() as stack:
         stack.enter_context(watch.stack.watching())
         if registry:
             stack.enter_context(_registry(model, watch))
-        if trace:
+        if functions:
             stack.enter_context(_FunctionWatch(watch))
         yield
 
 
 class _Watch:
-    """Reports attention calls to a listener, with the module that made each."""
+    """Reports attention calls to a listener, each with the module that made it."""
 
     def __init__(self, model: nn.Module, listener: Listener, n_batch: int) -> None:
         self.model, self.listener, self.n_batch = model, listener, n_batch
@@ -101,50 +102,50 @@ class _Watch:
         self.suppressed = 0  # > 0 while a call is already being recorded
 
     def _entered(self, call: ModuleCall) -> None:
-        if register.registered(call.module) is not None:
+        if register.description_of(call.module) is not None:
             self.suppressed += 1
 
     def _left(self, call: ModuleCall, output: Any) -> None:
-        describe = register.registered(call.module)
+        describe = register.description_of(call.module)
         if describe is None:
             return
         self.suppressed -= 1
         if self.suppressed == 0 and output is not None:
             logits = register.described_logits(call.module, describe, call.args, call.kwargs, output)
-            self.say(call.module, call.kwargs, logits, "registered", made_by=call)
+            self.report(call.module, call.kwargs, logits, "described", made_by=call)
 
-    def say(
+    def report(
         self,
         module: nn.Module,
         arguments: Mapping[str, Any],
         logits: Logits,
-        way: str,
+        seen_by: str,
         value: Tensor | None = None,
         output: Tensor | None = None,
         is_cross: bool | None = None,
         probs: Tensor | None = None,
         made_by: ModuleCall | None = None,
     ) -> None:
-        """Tell the listener of a call."""
+        """Report a call to the listener."""
         made_by = made_by or self.running_call(module)
         name = self.stack.name_of(module)
         if is_cross is None:
             is_cross = attention_sites.is_cross_attention(module, name, arguments)
-        self.suppressed += 1  # the listener's own softmax is nobody's attention
+        self.suppressed += 1  # the listener's own softmax is not attention
         try:
-            self.listener(AttentionCall(name, module, is_cross, logits, way, value, output, probs, made_by))
+            self.listener(AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by))
         finally:
             self.suppressed -= 1
 
     def attention_module(self) -> tuple[nn.Module, Mapping[str, Any]] | None:
-        """The innermost running module that looks like attention; None outside of attention."""
+        """The innermost running module that looks like attention, and its arguments; None if there is none."""
         for call in reversed(self.stack.running):
             if attention_sites.is_attention_like(call.module, call.name.rpartition(".")[2]):
                 return call.module, call.kwargs
         return None
 
     def innermost(self) -> tuple[nn.Module, Mapping[str, Any]]:
-        """The module that is running."""
+        """The innermost running module and its arguments."""
         if not self.stack.running:
             return self.model, {}
         call = self.stack.running[-1]
@@ -157,7 +158,7 @@ class _Watch:
 
 @contextmanager
 def _registry(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Point the model's configurations to attention functions that record, and back again."""
+    """Point the model's configurations to attention functions that record; restore them afterwards."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     configs = _configs(model)
@@ -170,7 +171,7 @@ def _registry(model: nn.Module, watch: _Watch) -> Iterator[None]:
                 key = keys[previous] = f"headtree_{previous.replace('|', '_')}_{next(_numbers)}"
                 AttentionInterface.register(key, _recording_function(previous, watch))
                 masks: dict[str, Any] = AttentionMaskInterface._global_mapping
-                if previous in masks:  # without one, causal and padding masks vanish
+                if previous in masks:  # without this, causal and padding masks vanish
                     AttentionMaskInterface.register(key, masks[previous])
             config._attn_implementation_internal = keys[previous]
         yield
@@ -183,7 +184,7 @@ def _registry(model: nn.Module, watch: _Watch) -> Iterator[None]:
 
 
 def _configs(model: nn.Module) -> list[Any]:
-    """Every configuration that the model's modules read, each once."""
+    """All distinct configurations that the model's modules read."""
     found: dict[int, Any] = {}
     queue = [getattr(module, "config", None) for module in model.modules()]
     while queue:
@@ -196,7 +197,7 @@ def _configs(model: nn.Module) -> list[Any]:
 
 @contextmanager
 def implementation(model: nn.Module, name: str, only: tuple[str, ...] = ()) -> Iterator[None]:
-    """Let the model attend with another implementation for a while; with `only`, in place of these alone."""
+    """Switch the attention implementation while the block runs; with `only`, replace just those named there."""
     before = [(config, config._attn_implementation_internal) for config in _configs(model)]
     try:
         for config, current in before:
@@ -209,7 +210,7 @@ def implementation(model: nn.Module, name: str, only: tuple[str, ...] = ()) -> I
 
 
 def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
-    """A function for the registry that records its arguments and answers with the model's own function."""
+    """An attention function for the registry that calls the model's own function and records its arguments."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def attend(
@@ -234,8 +235,8 @@ def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
         if watch.suppressed == 0:
             causal = previous == "sdpa" and attention_mask is None and query.shape[2] > 1
             if causal:
-                asked = kwargs.get("is_causal")
-                causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+                argument = kwargs.get("is_causal")
+                causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
             logits = from_queries(
                 query,
                 key,
@@ -247,18 +248,18 @@ def _recording_function(previous: str, watch: _Watch) -> Callable[..., Any]:
                 sinks=kwargs.get("s_aux"),
             )
             made_by = watch.running_call(module)
-            watch.say(module, made_by.kwargs if made_by else {}, logits, "registry", value, result[0])
+            watch.report(module, made_by.kwargs if made_by else {}, logits, "registry", value, result[0])
         return result
 
     return attend
 
 
 class NoEagerFunctionError(RuntimeError):
-    """The eager attention function of a module cannot be told from its code: watch its softmax instead."""
+    """The code of a module does not show its eager attention function; its softmax must be watched instead."""
 
 
 class _FunctionWatch(TorchFunctionMode):
-    """Sees softmax, scaled_dot_product_attention and torch.nn.MultiheadAttention wherever they are called."""
+    """Reports calls of softmax, scaled_dot_product_attention and torch.nn.MultiheadAttention."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -285,7 +286,7 @@ class _FunctionWatch(TorchFunctionMode):
             return
         if scores.ndim == 3 and scores.shape[0] % self.watch.n_batch:
             return
-        self.watch.say(*owner, from_product(scores, self.watch.n_batch), "softmax", probs=probs)
+        self.watch.report(*owner, from_product(scores, self.watch.n_batch), "softmax", probs=probs)
 
     def _scaled_dot_product(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given: list[Any] = [*args, *[None] * 6]
@@ -294,24 +295,24 @@ class _FunctionWatch(TorchFunctionMode):
         output = func(*args, **kwargs)
         if query.ndim == 4:
             logits = from_queries(query, key, mask, scaling=kwargs.get("scale"), causal=bool(causal))
-            self.watch.say(*self.watch.innermost(), logits, "sdpa", value, output.transpose(1, 2))
+            self.watch.report(*self.watch.innermost(), logits, "sdpa", value, output.transpose(1, 2))
         return output
 
     def _multihead(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run it once as it is called and once more with weights asked for, which has a softmax to look into."""
-        asked = _MULTIHEAD_SIGNATURE.bind(*args, **kwargs)
-        asked.arguments.update(need_weights=True, average_attn_weights=False, is_causal=False)
+        """Run it a second time with need_weights=True, which calls a softmax whose input can be seen."""
+        bound = _MULTIHEAD_SIGNATURE.bind(*args, **kwargs)
+        bound.arguments.update(need_weights=True, average_attn_weights=False, is_causal=False)
         with _SoftmaxInputs() as seen:
-            func(*asked.args, **asked.kwargs)
-        query, key = asked.arguments["query"], asked.arguments["key"]
+            func(*bound.args, **bound.kwargs)
+        query, key = bound.arguments["query"], bound.arguments["key"]
         logits = from_product(seen.inputs[0], 1 if query.ndim == 2 else query.shape[1])
         is_cross = query.data_ptr() != key.data_ptr()
-        self.watch.say(*self.watch.innermost(), logits, "multihead", is_cross=is_cross)
+        self.watch.report(*self.watch.innermost(), logits, "multihead", is_cross=is_cross)
         return func(*args, **kwargs)
 
 
 class _SoftmaxInputs(TorchDispatchMode):
-    """Keeps what softmax is called with."""
+    """Records the inputs of softmax."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -326,7 +327,7 @@ class _SoftmaxInputs(TorchDispatchMode):
 
 
 def reproduces(call: AttentionCall) -> bool:
-    """Whether softmax of the logits, applied to the values, gives what the model's attention gave."""
+    """Whether softmax(scores) V, from the captured scores, equals the output of the attention module."""
     if call.value is None or call.output is None:
         return True
     logits, value, output = call.logits, call.value, call.output
@@ -341,9 +342,9 @@ def reproduces(call: AttentionCall) -> bool:
         if ours.numel() != output[item].numel():
             return False
         theirs = output[item].reshape(ours.shape).to(ours.dtype)
-        if missing is not None:  # a query without keys: some functions say uniform, some zero
-            seen = ~missing.all(dim=-1).any(dim=0).to(ours.device)
-            ours, theirs = ours[seen], theirs[seen]
+        if missing is not None:  # a query whose keys are all masked: some functions return the mean, some zero
+            allowed = ~missing.all(dim=-1).any(dim=0).to(ours.device)
+            ours, theirs = ours[allowed], theirs[allowed]
         tolerance = 1e-4 if output.dtype in (torch.float32, torch.float64) else 3e-2
         if ours.numel() and (ours - theirs).abs().max() > tolerance * theirs.abs().max().clamp(min=1e-6):
             return False

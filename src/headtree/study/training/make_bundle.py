@@ -25,7 +25,7 @@ from headtree.errors import InvalidValueError
 from headtree.measures.comparisons import rank_correlation
 from headtree.models.bundled.bundle import BundledNetwork, load_bundled, networks_folder
 from headtree.models.bundled.word_tokenizer import END
-from headtree.models.view import capture
+from headtree.models.capture import capture
 from headtree.study.training.checkpoint import write_json
 from headtree.study.training.datasets import CLASSES, ImageData, TextData, read_cifar10, read_wikitext
 from headtree.study.training.export import EARLIER, read_about

@@ -216,7 +216,7 @@ class _TrainingLoop:
         self._save()
 
     def _heads(self) -> dict[str, float]:
-        from headtree.models.view import capture
+        from headtree.models.capture import capture
 
         with _not_compiled(self.model), _fast_products(False):
             return head_numbers(capture(self.model, inputs=self.task.probe(), kind="scores")[0])
