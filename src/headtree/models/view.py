@@ -271,8 +271,8 @@ def as_view(model: Any, **given: Any) -> ModelView:
 
 def view_and_options(model: Any, options: Mapping[str, Any]) -> tuple[ModelView, dict[str, Any]]:
     """A view of the model, and those options of `headtree.capture` that are not about the view itself."""
-    view = as_view(model, **{name: value for name, value in options.items() if name in _OF_THE_VIEW})
-    return view, {name: value for name, value in options.items() if name not in _OF_THE_VIEW}
+    view = as_view(model, **{name: value for name, value in options.items() if name in _VIEW_OPTIONS})
+    return view, {name: value for name, value in options.items() if name not in _VIEW_OPTIONS}
 
 
 def prepare(model: Any, **options: Any) -> PreparedInputs:
