@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml packages/headtree-networks/pyproject.toml constraints.t
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable packages/headtree-networks --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/requirements-no-deps.txt
-	$(BIN)/python -m headtree.pipeline.warm
+	$(BIN)/python -m headtree.pipeline.compile_kernels
 	touch $@
 
 clean:

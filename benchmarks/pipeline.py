@@ -41,7 +41,7 @@ def counted_passes(kind: type):
 def print_passes(n_inputs: int) -> None:
     """How many forward passes a run of the bundled Transformer-XL makes, by step."""
     from headtree.models.bundled.transformer_xl import TransformerXL
-    from headtree.pipeline.make import make_run
+    from headtree.pipeline.make_run import make_run
     from headtree.pipeline.model_source import ModelSource
 
     by_step: dict[str, int] = {}
@@ -60,7 +60,7 @@ def print_passes(n_inputs: int) -> None:
 def main(check: bool = False) -> None:
     from headtree.models.bundled.bundle import load_bundled
     from headtree.models.capture import capture
-    from headtree.pipeline.make import make_run
+    from headtree.pipeline.make_run import make_run
     from headtree.pipeline.sources import TensorSource
 
     network = load_bundled("txl")

@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 import headtree as ht
-from headtree.report.figures.draw_run import network_figures
+from headtree.report.figures.run_figures import network_figures
 
 PICTURES = Path(__file__).parent / "pictures"
 RESOLUTIONS = (120, 100, 80)  # dots per inch; matrices of noise need the last

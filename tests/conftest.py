@@ -14,7 +14,7 @@ CHECKED = [
     "headtree.models.graph",
     "headtree.models.inputs",
     "headtree.models.register",
-    "headtree.models.source",
+    "headtree.models.model_files",
     "headtree.models.view",
     "headtree.models.watching",
     "headtree.tensor",

@@ -8,7 +8,7 @@ import torch
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.models.source import weights_hash
+from headtree.models.model_files import weights_hash
 from headtree.models.view import prepare
 from tests.models import zoo
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.models import source, view
+from headtree.models import model_files as source
+from headtree.models import view
 from headtree.models.module_stack import ModuleStack
 from tests.models import zoo
 

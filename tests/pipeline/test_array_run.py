@@ -6,7 +6,7 @@ import xarray
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.array_run import ArrayFile
-from headtree.pipeline.make import make_array_run
+from headtree.pipeline.make_run import make_array_run
 from headtree.tensor.planted import planted_array
 
 X = planted_array((12, 16, 10), branching=(2, 2), noise=0.3).values

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import headtree as ht
 from headtree.cli.app import app
 from headtree.errors import HeadtreeError
-from headtree.pipeline.make import redraw
+from headtree.pipeline.make_run import redraw
 from headtree.report.figures import FIGURES
 from headtree.runs.folder import WORK
 from tests.runs.examples import small_run

@@ -3,7 +3,7 @@ import torch
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.pipeline.make import make_run
+from headtree.pipeline.make_run import make_run
 from headtree.pipeline.model_source import ModelSource
 from headtree.runs.folder import OtherSettingsError
 from tests.runs.examples import QUICK
@@ -99,7 +99,8 @@ def test_what_cannot_be_read_is_named(options, message, folder, text, pictures, 
 
 
 def test_a_run_probes_and_hashes_its_model_once(folder, text, tmp_path, monkeypatch):
-    from headtree.models import source, view
+    from headtree.models import model_files as source
+    from headtree.models import view
 
     calls = []
     for owner, name in ((view, "make_plan"), (source, "weights_hash")):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headtree.pipeline.make import make_run
+from headtree.pipeline.make_run import make_run
 from headtree.pipeline.model_source import ModelSource
 from tests.runs.examples import QUICK
 

@@ -7,7 +7,7 @@ import pytest
 
 import headtree as ht
 from headtree._notebook import png
-from headtree.pipeline.make import make_run
+from headtree.pipeline.make_run import make_run
 from headtree.pipeline.sources import TensorSource
 from headtree.section import Picture, Section, Table
 from tests.runs.examples import QUICK, tensors

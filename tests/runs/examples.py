@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import headtree as ht
-from headtree.pipeline.make import Measures, make_run
+from headtree.pipeline.make_run import Measures, make_run
 from headtree.pipeline.sources import TensorSource
 
 #: Few resamplings, so that a run takes a second.

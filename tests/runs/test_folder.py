@@ -11,7 +11,7 @@ import pytest
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.pipeline.make import Measures, make_run
+from headtree.pipeline.make_run import Measures, make_run
 from headtree.pipeline.sources import TensorSource
 from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, writing_run
 from headtree.runs.record import NotARunError

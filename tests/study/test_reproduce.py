@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import headtree as ht
-from headtree.pipeline.make import make_run
+from headtree.pipeline.make_run import make_run
 from headtree.pipeline.sources import TensorSource
 from headtree.study import reproduce as module
 from headtree.study.claims.catalogue import TESTS

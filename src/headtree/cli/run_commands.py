@@ -40,7 +40,7 @@ def demo(
     with cli_errors("demo"):
         require_extras("the demo", draw=draw, also="demo")
         from headtree.pipeline.demo import demo_sources
-        from headtree.pipeline.make import make_run
+        from headtree.pipeline.make_run import make_run
 
         sources = demo_sources(inputs)
         runs = [
@@ -92,7 +92,7 @@ def run(
     """  # noqa: D301
     with cli_errors("run"):
         require_extras(f"running the model {model!r}", draw=draw or depth, model=model, images=images)
-        from headtree.pipeline.make import default_folder, make_run
+        from headtree.pipeline.make_run import default_folder, make_run
         from headtree.pipeline.model_source import ModelSource
 
         source = ModelSource(
@@ -156,7 +156,7 @@ def organize(
             require("models", f"reading {file.name}", "safetensors")
         require_extras("drawing (without --no-draw)", draw=draw)
         from headtree.pipeline.array_run import ArrayFile
-        from headtree.pipeline.make import default_folder, make_array_run, make_run
+        from headtree.pipeline.make_run import default_folder, make_array_run, make_run
         from headtree.pipeline.sources import tensor_file
         from headtree.questionnaire.settings import Questionnaire
 
@@ -179,6 +179,6 @@ def report(
     """Draw the figures and the page of a run again, and print its results; runs of plain arrays have no page."""
     with cli_errors("report"):
         require_extras("drawing a run", draw=True)
-        from headtree.pipeline.make import redraw
+        from headtree.pipeline.make_run import redraw
 
         finish([redraw(run, say=step_printer(str(run), json))], json)

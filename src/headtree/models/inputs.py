@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts
-from headtree.models.source import ModelFiles
+from headtree.models.model_files import ModelFiles
 
 #: Arguments of text models that do not affect which attention calls are made.
 _OPTIONAL = frozenset({"attention_mask", "token_type_ids", "use_cache"})

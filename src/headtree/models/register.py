@@ -1,5 +1,9 @@
 """Attention that headtree cannot detect by itself: modules whose scores a user describes with a function.
 
+Start here to support a model with unusual attention. If a description is not enough and the library itself should
+recognize such calls, continue in `watching.watch` (how calls are intercepted) and `watching.logits` (what enters
+softmax).
+
 Not to be confused with transformers' attention registry, which `watching.watch` uses: attention seen there is
 "seen by" the registry, attention described here is "seen by" its description.
 """

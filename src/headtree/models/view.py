@@ -19,8 +19,8 @@ from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
+from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.relevance import Relevance, Target, relevance_of
-from headtree.models.source import ModelFiles, provenance
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of

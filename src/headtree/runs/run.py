@@ -42,7 +42,7 @@ class Run:
     --------
     >>> import tempfile
     >>> import headtree as ht
-    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.make_run import make_run
     >>> from headtree.pipeline.sources import TensorSource
     >>> scores = np.random.default_rng(0).normal(size=(2, 6, 8, 8))
     >>> tensors = [ht.AttentionTensor.from_array(x, heads_per_layer=3) for x in scores]
@@ -232,7 +232,7 @@ def open_run(path: str | PathLike[str]) -> Run:
     --------
     >>> import tempfile
     >>> import headtree as ht
-    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.make_run import make_run
     >>> from headtree.pipeline.sources import TensorSource
     >>> scores = ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(6, 8, 8)))
     >>> folder = make_run(TensorSource([scores]), f"{tempfile.mkdtemp()}/run", draw=False).path

@@ -16,7 +16,7 @@ from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
 from headtree.models.bundled.bundle import STAGES, load_bundled
 from headtree.models.capture import capture
 from headtree.pipeline.demo import demo_sources, pretrained_source
-from headtree.pipeline.make import Say, make_run, redraw
+from headtree.pipeline.make_run import Say, make_run, redraw
 from headtree.pipeline.model_source import BUNDLED, ModelSource
 from headtree.progress import progress
 from headtree.questionnaire.organize import organize

@@ -17,7 +17,7 @@ from headtree import _checks
 from headtree._extras import require
 from headtree._files import write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.page.material import page_data
+from headtree.report.page.page_data import page_data
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -66,7 +66,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     >>> import tempfile
     >>> import numpy as np
     >>> import headtree as ht
-    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.make_run import make_run
     >>> from headtree.pipeline.sources import TensorSource
     >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
     >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
@@ -115,7 +115,7 @@ def show(run: Run, *, height: int = 800) -> Page:
     >>> import tempfile
     >>> import numpy as np
     >>> import headtree as ht
-    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.make_run import make_run
     >>> from headtree.pipeline.sources import TensorSource
     >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
     >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)

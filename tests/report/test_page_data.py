@@ -13,9 +13,9 @@ from headtree.bases.paraproduct import paraproduct
 from headtree.measures.consensus import Consensus
 from headtree.questionnaire.organization import Organization, PerAxis, Status
 from headtree.report.page.details import details
-from headtree.report.page.material import page_data
 from headtree.report.page.overview import representatives
 from headtree.report.page.packing import packed
+from headtree.report.page.page_data import page_data
 from headtree.report.page.tiles import block_means
 
 

@@ -1,4 +1,7 @@
-"""The figures of a run: the data they are drawn from, and all of them drawn into its folder."""
+"""The figures of a run: each with its name, caption and function, and `draw_all`, which writes them.
+
+To add a figure, write its function in the module of its subject and add an entry to `FIGURES` below.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +24,15 @@ from headtree.measures.orders import softmax_input
 from headtree.measures.sparsity import CompressionCurve
 from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
-from headtree.report.figures.basis_figures import compression, tri_haar_coefficients
-from headtree.report.figures.head_figures import head_affinity, head_map
-from headtree.report.figures.matrix_figures import organized_matrix, paraproduct_terms
+from headtree.report.figures.basis_figures import (
+    coefficients_by_support,
+    compression,
+    entropy_over_heads,
+    haar_basis,
+    tri_haar_coefficients,
+)
+from headtree.report.figures.head_figures import head_affinity, head_grid, head_map
+from headtree.report.figures.matrix_figures import organized_head, organized_matrix, paraproduct_terms
 from headtree.report.figures.style import save
 from headtree.report.figures.tree_figures import head_tree
 from headtree.runs.run import Run
@@ -122,7 +132,7 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
     >>> import numpy as np
     >>> import tempfile
     >>> import headtree as ht
-    >>> from headtree.pipeline.make import make_run
+    >>> from headtree.pipeline.make_run import make_run
     >>> from headtree.pipeline.sources import TensorSource
     >>> values = np.random.default_rng(0).standard_normal((4, 8, 8))
     >>> att = ht.AttentionTensor.from_array(values, heads_per_layer=2)
@@ -144,8 +154,6 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
 
 def network_figures(run: Run) -> dict[str, Callable[[], Figure]]:
     """A function for each figure of a run of a network, by name."""
-    from headtree.report.figures import FIGURES
-
     data = RunFigureData(run)
     return {name: partial(figure.draw, data) for name, figure in FIGURES.items()}
 
@@ -230,3 +238,62 @@ def coarsest_coefficients(run: Run) -> Figure:
     return tri_haar_coefficients(
         [row[:shortest] for row in coefficients], [row[:shortest] for row in supports], run.inputs[:n_inputs]
     )
+
+
+#: The figures of a run of a network by file name, in the order in which they are read.
+FIGURES: Mapping[str, RunFigure] = MappingProxyType(
+    {
+        "map": RunFigure(
+            "Diffusion map of the heads: heads near each other attend alike. Colour is the layer.",
+            lambda data: head_map(data.coordinates, data.heads),
+        ),
+        "affinity": RunFigure(
+            "Affinity of every two heads, in the order of the tree of heads; lines separate its main folders.",
+            lambda data: head_affinity(data.consensus.affinity, data.consensus.tree, data.heads, data.order),
+        ),
+        "tree": RunFigure(
+            "The consensus tree of heads over all inputs. Numbers are support: in how many of a hundred random "
+            "divisions of the inputs both halves have exactly this folder, beyond chance; dark dots replicate.",
+            lambda data: head_tree(data.consensus, data.heads, data.order),
+        ),
+        "grid": RunFigure(
+            "Entropy of every head, by layer and index within the layer, mean over inputs.",
+            lambda data: head_grid(data.entropy, data.heads, "ℓ1 entropy, mean over inputs"),
+        ),
+        "head_top": RunFigure(
+            "The head of largest entropy on the first input: in the original order, and with queries and keys in "
+            "tree order.",
+            lambda data: organized_head(data.att, data.org, data.ranked(0)),
+        ),
+        "head_bottom": RunFigure(
+            "The head of smallest entropy, drawn in the same way.",
+            lambda data: organized_head(data.att, data.org, data.ranked(1)),
+        ),
+        "paraproduct": RunFigure(
+            "Softmax of the head of median entropy beside its paraproduct, complete and as printed in [OA], the "
+            "terms, and the residual. In a run of probabilities f is their logarithm.",
+            lambda data: head_paraproduct(data.run, data.ranked(0.5)),
+        ),
+        "coefficients": RunFigure(
+            "Query-key coefficients of the heads of largest and smallest entropy against the support of their "
+            "functions, and of all heads.",
+            lambda data: coefficients_by_support(data.att, data.org, data.extremes),
+        ),
+        "haar_basis": RunFigure(
+            "Haar basis of the heads: which heads each function compares with which.",
+            lambda data: haar_basis(data.consensus.tree, data.heads, data.order),
+        ),
+        "entropy": RunFigure(
+            "Entropy of every head on every input.",
+            lambda data: entropy_over_heads(data.entropies, data.heads, data.run.inputs),
+        ),
+        "compression": RunFigure(
+            "Error against the number of coefficients used, on the learned trees and on others.",
+            lambda data: run_compression(data.run),
+        ),
+        "tri_haar": RunFigure(
+            "The coarsest head-query-key coefficients of the network on several inputs.",
+            lambda data: coarsest_coefficients(data.run),
+        ),
+    }
+)

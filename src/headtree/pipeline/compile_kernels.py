@@ -1,4 +1,4 @@
-"""Compile the kernels and fill the caches once, at set-up: ``python -m headtree.pipeline.warm``.
+"""Compile the kernels and fill the caches once, at set-up: ``python -m headtree.pipeline.compile_kernels``.
 
 numba compiles a kernel when it is first called with arrays of a type, which takes seconds, and keeps the result on
 disk beside the source. A run on tiny tensors of every type calls all of them.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headtree.pipeline.make import Measures, make_run
+from headtree.pipeline.make_run import Measures, make_run
 from headtree.pipeline.sources import TensorSource
 from headtree.tensor.attention_tensor import AttentionTensor
 

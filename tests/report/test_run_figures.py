@@ -6,10 +6,10 @@ import pytest
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.array_run import ArrayFile
-from headtree.pipeline.make import make_array_run, make_run
+from headtree.pipeline.make_run import make_array_run, make_run
 from headtree.pipeline.sources import TensorSource
-from headtree.report.figures import FIGURES, draw_all, draw_run
-from headtree.report.figures.draw_run import array_figures, network_figures
+from headtree.report.figures import FIGURES, draw_all, run_figures
+from headtree.report.figures.run_figures import array_figures, network_figures
 from headtree.report.page import details
 from tests.measures.examples import families
 from tests.report.figure_checks import assert_readable
@@ -73,7 +73,7 @@ def test_figure_and_page_decompose_the_same_matrix(tmp_path, monkeypatch):
     run = make_run(TensorSource(atts), tmp_path / "zeros", draw=False)
     head = int(np.argsort(run.heads["entropy_rank"].to_numpy(), kind="stable")[run.attention[0].shape[0] // 2])
     seen = {}
-    for module in (draw_run, details):
+    for module in (run_figures, details):
         taken_apart = module.decomposed
 
         def spying(f, *args, name=module.__name__, original=taken_apart):
