@@ -72,5 +72,5 @@ def test_a_run_stores_it(tmp_path):
         again = measure_input(run.attention[i], run.organization[i], head_functions=60, network_functions=30)
         assert same(stored, again)
     assert list(run.heads["entropy_1"]) == pytest.approx(list(run.measured[1].entropy))
-    with pytest.raises(HeadtreeError, match="org must organize att"):
+    with pytest.raises(HeadtreeError, match="org must be the organization of att"):
         measure_input(run.attention[0], run.organization[1])

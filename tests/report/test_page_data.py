@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from headtree.runs.named import named_tree
 
 import headtree as ht
 from headtree.bases.paraproduct import paraproduct
@@ -17,6 +16,7 @@ from headtree.report.page.overview import representatives
 from headtree.report.page.packing import packed
 from headtree.report.page.page_data import page_data
 from headtree.report.page.tiles import block_means
+from headtree.runs.containers import attr_tree
 
 
 def unpacked(text):
@@ -168,7 +168,7 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
         path=None, name="noise", kind="scores", settings={}, info={}, n_inputs=n_inputs, attention=atts,
         inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, consensus=joint,
         heads=pd.DataFrame(table), sections={}, samples=(),
-        measures=named_tree(stability_of([table[f"entropy_{i}"] for i in range(n_inputs)]), "measure"),
+        measures=attr_tree(stability_of([table[f"entropy_{i}"] for i in range(n_inputs)]), "measure"),
     )  # fmt: skip
 
 

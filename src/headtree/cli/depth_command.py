@@ -45,7 +45,7 @@ def depth(
     """  # noqa: D301
     with cli_errors("depth"):
         if model is None and not tasks:
-            raise InvalidTypeError("nothing to measure: name a model, or ask for --tasks")
+            raise InvalidTypeError("nothing to measure: name a model, or pass --tasks")
         require_extras("measuring depth", draw=True, model=model, images=images)
         if model is not None:
             _model(model, text, images, inputs, tokens, part, fresh, output)
