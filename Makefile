@@ -1,5 +1,5 @@
 # make test      makes the environment, then runs every check: lint, types, imports, tests, benchmarks on tiny inputs
-# make demo      makes the environment, then organizes two trained networks: open runs/demo-txl/report.html
+# make demo      makes the environment, then organizes two trained networks: open runs/demo-vit/report.html
 # make lint      formatting, types and who may import whom
 # make bench     the benchmarks behind docs/performance.md
 # make findings  writes the tables of docs/findings.md

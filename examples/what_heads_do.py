@@ -18,8 +18,8 @@ def main(model, text_file, n_tokens=128):
     organizations = [ht.organize(att) for att in atts]
     entropy = sum(ht.head_entropy(att, org).raw for att, org in zip(atts, organizations, strict=True)) / len(atts)
     found = ht.diagnostics(atts, model=model, texts=texts, tokens=n_tokens)
-    heads = found.heads[["name"]].assign(entropy=entropy)
-    section = diagnostics_section(found, heads=heads, consensus=ht.consensus(organizations))
+    contained = ht.overlap(found.heads.assign(entropy=entropy))
+    section = diagnostics_section(found, overlap=contained, consensus=ht.consensus(organizations))
     print(*section.text, sep="\n\n")
     for table in section.tables:
         print("\n" + table.caption, "\t".join(table.columns), sep="\n")

@@ -47,7 +47,7 @@ def test_modules_can_be_finished(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
-def test_tracked_files_fit_into_one_parcel():
+def test_the_repository_stays_small():
     """Files that git knows, or all of them where there is no git: less than 64 million bytes together."""
     import subprocess
 

@@ -151,3 +151,28 @@ def test_the_stack_of_modules_unwinds_after_an_exception():
     assert stack.running == []
     assert left == [("inner", 0, True), ("", 0, False), ("inner", 1, False), ("", 1, False)]
     assert n_hooks(model) == 0
+
+
+def test_a_description_that_comes_later_is_seen_by_a_view_that_is_there():
+    class Mixer(torch.nn.Module):
+        def forward(self, x):
+            return (x @ x.mT).sigmoid() @ x
+
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mixer = Mixer()
+
+        def forward(self, x):
+            x = self.mixer(x)
+            q = x[:, None]
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q)[:, 0]
+
+    look, x = ht.ModelView(Both()), torch.randn(1, 5, 4)
+    assert look.capture(inputs=x)[0].shape[0] == 1
+    ht.register_attention(Mixer, lambda module, arguments, output: (arguments["x"] @ arguments["x"].mT)[:, None])
+    try:
+        assert look.capture(inputs=x)[0].shape[0] == 2
+    finally:
+        ht.unregister_attention(Mixer)
+    assert look.capture(inputs=x)[0].shape[0] == 1

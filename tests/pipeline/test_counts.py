@@ -15,6 +15,7 @@ from headtree.measures.heads.patterns import pattern_columns
 from headtree.measures.heads.roles import role_tables
 from headtree.measures.heads.rollout import rollout_columns
 from headtree.measures.invariance import softmax_invariance
+from headtree.measures.overlap import overlap
 from headtree.measures.per_input import measure_input
 from headtree.measures.regularity import regularity
 from headtree.measures.sparsity import sparsity
@@ -25,7 +26,7 @@ from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.stored_array import StoredArray
 from tests.runs.examples import small_run
 
-ONCE = (stability, consensus_of, diagnostics)
+ONCE = (stability, consensus_of, diagnostics, overlap)
 FOR_EACH_INPUT = (
     organize, measure_input, head_entropy, network_entropy, sparsity, regularity, softmax_invariance,
     pattern_columns, rollout_columns, role_tables,
@@ -65,12 +66,12 @@ def test_each_thing_is_computed_once(counts, tmp_path, n_inputs):
 
 
 def test_a_run_is_opened_once_for_each_state(tmp_path):
-    with rewriting_run(small_run(tmp_path / "run", n_inputs=2).path) as place:
-        before = place.run
-        assert place.run is before
-        place.save(place.record.with_step("draw", place.record.steps["measure"]))
-        assert place.run is not before
-        assert place.run.record is place.record
+    with rewriting_run(small_run(tmp_path / "run", n_inputs=2).path) as writer:
+        before = writer.run
+        assert writer.run is before
+        writer.save(writer.record.with_step("draw", writer.record.steps["measure"]))
+        assert writer.run is not before
+        assert writer.run.record is writer.record
 
 
 def test_one_input_is_in_memory_at_a_time(monkeypatch, tmp_path):

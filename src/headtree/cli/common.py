@@ -54,7 +54,7 @@ def cli_errors(
         typer.echo(f"headtree {command}: {error}", err=True)
         raise typer.Exit(_code(error)) from None
     except OSError as error:
-        problem = f"{error.strerror or error}: {error.filename}"
+        problem = (error.strerror or str(error)) + (f": {error.filename}" if error.filename else "")
         typer.echo(f"headtree {command}: {problem}; fix this, then run the command again", err=True)
         raise typer.Exit(SYSTEM) from None
     except KeyboardInterrupt:

@@ -91,7 +91,9 @@ def run(
     The same command finishes an interrupted run, and does nothing if the run is complete.
     """  # noqa: D301
     with cli_errors("run"):
-        require_extras(f"running the model {model!r}", draw=draw or depth, model=model, images=images)
+        require_extras(
+            f"running the model {model!r}", draw=draw or depth or sensitivity, model=model, images=images
+        )
         from headtree.pipeline.make_run import default_folder, make_run
         from headtree.pipeline.model_source import ModelSource
 

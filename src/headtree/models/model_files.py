@@ -129,12 +129,14 @@ class ModelFiles:
 
     def load_tokenizer(self) -> Any:
         """Load the tokenizer saved with the model."""
+        require("models", "loading a tokenizer")
         import transformers
 
         return self._companion("tokenizer", transformers.AutoTokenizer)
 
     def load_processor(self) -> Any:
         """Load the image processor saved with the model."""
+        require("models", "loading an image processor")
         import transformers
 
         return self._companion("processor", transformers.AutoImageProcessor)

@@ -25,6 +25,7 @@ Described = Tensor | tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None,
 Describe = Callable[[nn.Module, Mapping[str, Any], Any], Described]
 
 _DESCRIPTIONS: dict[type[nn.Module], Describe] = {}
+_n_changes = 0  # which a plan of a model's attention calls must not outlive
 
 
 def register_attention(kind: type[nn.Module], describe: Describe) -> None:
@@ -70,7 +71,9 @@ def register_attention(kind: type[nn.Module], describe: Describe) -> None:
         raise InvalidTypeError(f"kind must be a subclass of torch.nn.Module, got {kind!r}; pass type(module)")
     if not callable(describe):
         raise InvalidTypeError(f"describe must be a function of (module, arguments, output), got {describe!r}")
+    global _n_changes  # noqa: PLW0603
     _DESCRIPTIONS[kind] = describe
+    _n_changes += 1
 
 
 def unregister_attention(kind: type[nn.Module]) -> None:
@@ -95,7 +98,14 @@ def unregister_attention(kind: type[nn.Module]) -> None:
         ...
     headtree.errors.InvalidValueError: no attention was found in Mixer: ...
     """
+    global _n_changes  # noqa: PLW0603
     _DESCRIPTIONS.pop(kind, None)
+    _n_changes += 1
+
+
+def n_changes() -> int:
+    """How often a description was added or removed."""
+    return _n_changes
 
 
 def description_of(module: nn.Module) -> Describe | None:

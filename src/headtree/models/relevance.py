@@ -44,9 +44,10 @@ class Relevance:
 
 def relevance_of(prepared: PreparedInputs, item: ModelInput, target: Target = None) -> Relevance:
     """Relevance on one prepared input."""
-    probs, output = _differentiable_run(prepared, item)
-    number = _explained_scalar(output, target, type(prepared.model).__name__)
-    gradients = torch.autograd.grad(number, probs, allow_unused=True)
+    with prepared.view.ready():
+        probs, output = _differentiable_run(prepared, item)
+        number = _explained_scalar(output, target, type(prepared.model).__name__)
+        gradients = torch.autograd.grad(number, probs, allow_unused=True)
     layers = []
     for site, attention, gradient in zip(prepared.selection.sites, probs, gradients, strict=True):
         slope = torch.zeros_like(attention) if gradient is None else gradient
@@ -75,7 +76,6 @@ def _differentiable_run(prepared: PreparedInputs, item: ModelInput) -> tuple[lis
     model = prepared.model
     args, kwargs = arguments(model, [item])
     with (
-        prepared.view.ready(),
         implementation(model, "eager"),
         torch.enable_grad(),
         recording(model, listen, n_batch=1, registry=False),

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.models import facts
+from headtree.models import facts, register
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.read_stream import locate_stream, read_stream
@@ -225,10 +225,10 @@ class ModelView:
 
     def plan(self, item: ModelInput) -> AttentionPlan:
         """The attention calls that the model makes on inputs of this layout; probed once per layout."""
-        layout = probe_of(item).layout()
-        if layout not in self._plans:
-            self._plans[layout] = make_plan(self.model, item)
-        return self._plans[layout]
+        key = register.n_changes(), *probe_of(item).layout()
+        if key not in self._plans:
+            self._plans[key] = make_plan(self.model, item)
+        return self._plans[key]
 
     def traced(self, plan: AttentionPlan) -> Trace:
         """The graph of a forward pass on the plan's probe; the most recent one is cached."""
@@ -260,7 +260,7 @@ def as_view(model: Any, **given: Any) -> ModelView:
     """Make a view of a model; a view is returned unchanged."""
     if not isinstance(model, ModelView):
         return ModelView(model, **given)
-    named = [name for name, value in given.items() if value not in (None, False)]
+    named = [name for name, value in given.items() if value is not None and value is not False]
     if named:
         raise InvalidTypeError(
             f"{', '.join(named)} must be given to ModelView itself, but model is already a view; leave "

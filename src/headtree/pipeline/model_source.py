@@ -19,13 +19,12 @@ from headtree._files import checked_path, exists
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.bundled import vit
-from headtree.models.bundled.bundle import BundledNetwork, load_bundled
+from headtree.models.bundled.bundle import NAMES, BundledNetwork, load_bundled
 from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
-BUNDLED = ("txl", "vit")
 #: Tokens of an input where neither the caller nor the model's context says less.
 TOKENS = 256
 #: Characters read for each token asked for: more than the longest words on average, far less than a whole corpus.
@@ -102,7 +101,7 @@ class ModelSource:
     @property
     def is_bundled(self) -> bool:
         """Whether the model comes with headtree; a folder of that name has precedence."""
-        return self.model in BUNDLED and not Path(self.model).is_dir()
+        return self.model in NAMES and not Path(self.model).is_dir()
 
     @cached_property
     def settings(self) -> dict[str, Any]:

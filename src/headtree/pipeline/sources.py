@@ -1,4 +1,4 @@
-"""Where the tensors of a run come from; models and bundled networks are in `models`."""
+"""Where the tensors of a run come from; for models see `model_source`."""
 
 from __future__ import annotations
 

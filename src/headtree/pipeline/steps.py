@@ -1,7 +1,4 @@
-"""The steps of a run. Each finds what is there already of an interrupted one, makes the rest, and puts it together.
-
-Tensors and organizations are in memory for one input at a time.
-"""
+"""The steps of a run. Each reuses what an interrupted run left, computes the rest, and combines the two."""
 
 from __future__ import annotations
 
@@ -148,8 +145,9 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     heads = pd.DataFrame(tables.joined(of_heads, found.heads))
     write_table(writer, "heads.csv", heads)
     write_table(writer, "layers.csv", tables.joined(of_layers, found.layers))
-    write_table(writer, "overlap.csv", overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed))
-    section = diagnostics_section(found, heads=heads, consensus=run.consensus, rng=seed)
+    contained = overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed)
+    write_table(writer, "overlap.csv", contained)
+    section = diagnostics_section(found, overlap=contained, consensus=run.consensus, rng=seed)
     write_section(writer, "diagnostics", section)
 
 
@@ -224,8 +222,7 @@ def write_page(writer: RunWriter) -> None:
 
 def write_section(writer: RunWriter, name: str, section: Section) -> None:
     """Write a section of the run."""
-    with writer.whole(writer.path / "sections" / f"{name}.json") as draft:
-        draft.write_text(section.to_json(), encoding="utf-8")
+    writer.write_text(f"sections/{name}.json", section.to_json())
 
 
 def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headtree._files import atomic, checked_path, exists, remove, write_text
 from headtree._version import __version__
-from headtree.errors import InvalidValueError
+from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.runs import record as records
 from headtree.runs.contents import OWN_FILES, OWN_FOLDERS
 from headtree.runs.record import NotARunError, Record, Step, read_record
@@ -306,7 +306,7 @@ def _system_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, InvalidValueError):
+        if isinstance(error, HeadtreeError):
             raise
         raise _refused(folder, error) from error
 

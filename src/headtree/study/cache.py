@@ -1,4 +1,4 @@
-"""What a long command has measured, kept in files, so that it goes on where it was interrupted."""
+"""Cached measurements, which let a long command continue after an interruption."""
 
 from __future__ import annotations
 

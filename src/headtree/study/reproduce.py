@@ -13,11 +13,11 @@ import numpy as np
 from headtree._files import checked_path, write_text
 from headtree.errors import InvalidValueError
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
-from headtree.models.bundled.bundle import STAGES, load_bundled
+from headtree.models.bundled.bundle import NAMES, STAGES, load_bundled
 from headtree.models.capture import capture
 from headtree.pipeline.demo import demo_sources, pretrained_source
 from headtree.pipeline.make_run import Say, make_run, redraw
-from headtree.pipeline.model_source import BUNDLED, ModelSource
+from headtree.pipeline.model_source import ModelSource
 from headtree.progress import progress
 from headtree.questionnaire.organize import organize
 from headtree.runs.folder import rewriting_run
@@ -111,7 +111,7 @@ def into(document: Path, claims: Path) -> None:
 def _expanded(networks: Sequence[str]) -> list[str]:
     names: list[str] = []
     for name in networks:
-        names += BUNDLED if name == "bundled" else [name]
+        names += NAMES if name == "bundled" else [name]
     return list(dict.fromkeys(names))
 
 
@@ -151,7 +151,7 @@ def _apart(networks: Sequence[_Network]) -> list[_Network]:
 
 
 def _source(name: str, n_inputs: int) -> ModelSource:
-    if name in BUNDLED:
+    if name in NAMES:
         return demo_sources(n_inputs)[name]
     if name == "minilm":
         return pretrained_source(n_inputs)
@@ -182,7 +182,7 @@ def _result(network: _Network, target: Path) -> NetworkResult:
         for finding in findings(network.name, evidence)
     ]
     found += matrices.findings(network.name)
-    if network.name in BUNDLED and _is_own(network.run):
+    if network.name in NAMES and _is_own(network.run):
         found += training_findings(network.name, _stages(network.name, measured))
     figures = target / "figures"
     pictures = draw_claims(network.run, network.scores, evidence, scores, matrices, figures, network.name)
@@ -231,7 +231,7 @@ def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
 
 
 def _is_own(run: Run) -> bool:
-    return str(run.record.settings.get("source", {}).get("model")) in BUNDLED
+    return str(run.record.settings.get("source", {}).get("model")) in NAMES
 
 
 def _stages(name: str, folder: Path) -> list[list[SoftmaxInvariance]]:

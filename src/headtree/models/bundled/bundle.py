@@ -22,7 +22,7 @@ from headtree.models.bundled.initial_weights import draw_vit_weights, draw_weigh
 from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLConfig
 from headtree.models.bundled.word_tokenizer import WordTokenizer
 
-_NAMES = ("txl", "vit")
+NAMES = ("txl", "vit")
 STAGES = ("initial", "early", "middle", "late", "trained")
 
 
@@ -95,8 +95,8 @@ def load_bundled(name: str, stage: str = "trained", *, folder: str | PathLike[st
     >>> ht.load_bundled("vit", "initial")  # the same network before training
     BundledNetwork('vit', initial, 10 inputs)
     """
-    if name not in _NAMES:
-        raise InvalidValueError(f"name must be one of {', '.join(map(repr, _NAMES))}, got {name!r}")
+    if name not in NAMES:
+        raise InvalidValueError(f"name must be one of {', '.join(map(repr, NAMES))}, got {name!r}")
     if stage not in STAGES:
         raise InvalidValueError(f"stage must be one of {', '.join(map(repr, STAGES))}, got {stage!r}")
     home = (networks_folder() if folder is None else Path(folder)) / name

@@ -13,7 +13,6 @@ from headtree.measures.consensus import Consensus
 from headtree.measures.heads.diagnostics import Diagnostics
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.roles import WORDS
-from headtree.measures.overlap import overlap
 from headtree.report.words.folder_words import describe_folders, folder_words
 from headtree.report.words.numbers import number_words
 from headtree.section import Section, Table
@@ -37,7 +36,7 @@ _MOST_FOLDERS, _SMALLEST_FOLDER = 8, 3
 def diagnostics_section(
     found: Diagnostics,
     *,
-    heads: DataFrame | None = None,
+    overlap: DataFrame | None = None,
     consensus: Consensus | None = None,
     rng: int | np.random.Generator = 0,
 ) -> Section:
@@ -47,8 +46,8 @@ def diagnostics_section(
     ----------
     found : Diagnostics
         What `diagnostics` returned.
-    heads : DataFrame, optional
-        A table of the same heads with a column ``entropy``, to compare the other measures with.
+    overlap : DataFrame, optional
+        How far the entropy of the same heads contains the other measures: what `headtree.overlap` returned.
     consensus : Consensus, optional
         The tree of the same heads, to describe its families and what its folders predict.
     rng : int or numpy Generator
@@ -63,11 +62,9 @@ def diagnostics_section(
             _folders_table(found, consensus),
             _agreement_table(agreements),
         ]
-    if heads is not None:
-        joined = heads[["name", "entropy"]].merge(found.heads, on="name")
-        table = overlap(joined, rng=rng)
-        text.append(_overlap_text(table))
-        tables.append(_overlap_table(table))
+    if overlap is not None:
+        text.append(_overlap_text(overlap))
+        tables.append(_overlap_table(overlap))
     tables.append(_meanings_table(found))
     if found.missing:
         rows = sorted([name, reason] for name, reason in found.missing.items())
