@@ -8,24 +8,6 @@ import pytest
 
 import headtree as ht
 
-#: Public names that have no example yet. This list only shrinks: whoever writes an example takes the name off.
-MISSING: frozenset[str] = frozenset(
-    {
-        "FrozenNetwork",
-        "HeadWeights",
-        "Induction",
-        "PathLengths",
-        "RankResidual",
-        "Relevance",
-        "Section",
-        "frozen_networks",
-        "induction",
-        "path_lengths",
-        "rank_residual",
-        "unregister_attention",
-    }
-)
-
 NAMES = sorted(set(ht.__all__) - {"__version__"})
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -38,7 +20,7 @@ def examples(name):
     return [test for test in tests if test.examples]
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - MISSING))
+@pytest.mark.parametrize("name", NAMES)
 def test_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -48,11 +30,6 @@ def test_examples_run_as_printed(name, tmp_path, monkeypatch):
         printed = []
         doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append)
         assert not printed, "".join(printed)
-
-
-def test_missing_examples_only_get_fewer():
-    assert set(NAMES) >= MISSING, "names that are not public any more"
-    assert not [name for name in sorted(MISSING) if examples(name)], "these have examples: take them off MISSING"
 
 
 def test_parameters_in_docstrings_are_those_of_the_signature():

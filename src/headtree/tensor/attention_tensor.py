@@ -223,8 +223,9 @@ class AttentionTensor:
         """Logarithms of probabilities in float64, without gaps and finite.
 
         They equal the scores that entered softmax up to a constant per row, which softmax ignores. A probability of
-        exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one: softmax of the
-        result is then still the given matrix. Missing entries take the mean of their row, as missing scores do.
+        exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one, so a matrix
+        whose smallest probabilities are tiny hardly changes. Missing entries take the mean of their row, as missing
+        scores do.
 
         Examples
         --------

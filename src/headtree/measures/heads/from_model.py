@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from headtree.measures.heads.induction import induction
 from headtree.measures.heads.patterns import layers_of
 from headtree.measures.heads.weight_ranks import weight_columns
 from headtree.models.graph.head_weights import weights_of
-from headtree.models.graph.read_stream import locate_stream, read_stream
+from headtree.models.graph.read_stream import LocatedStream, locate_stream, read_stream
 from headtree.models.inputs import ModelInput
 from headtree.models.relevance import Target, relevance_of
 from headtree.models.watching.collect import PreparedInputs
@@ -56,6 +56,7 @@ def model_tables(
         )
     heads = atts[0].heads
     head_tables, layer_tables = [], []
+    locate = cache(partial(locate_stream, prepared))
     with progress("running the model", 2 + len(atts)) as step:
         shared = _guarded(_WEIGHT_COLUMNS, len(heads), partial(_weights, heads, prepared))
         step("weights")
@@ -64,7 +65,7 @@ def model_tables(
         for i, (att, item) in enumerate(zip(atts, prepared.items, strict=True)):
             relevance = partial(_relevance, heads, prepared, item, target)
             head_tables.append({**shared, **_guarded(("relevance",), len(heads), relevance)})
-            activations = partial(_activations, att, prepared, item)
+            activations = partial(_activations, att, prepared, locate, item)
             layer_tables.append(_guarded(_STATE_COLUMNS, len(layers_of(heads)), activations))
             step(f"input {i + 1} of {len(atts)}")
     return ModelTables(head_tables, layer_tables)
@@ -86,9 +87,11 @@ def _weights(heads: Sequence[HeadId], prepared: PreparedInputs) -> _Table:
         return weight_columns(heads, weights_of(prepared))
 
 
-def _activations(att: AttentionTensor, prepared: PreparedInputs, item: ModelInput) -> _Table:
+def _activations(
+    att: AttentionTensor, prepared: PreparedInputs, locate: Callable[[], LocatedStream], item: ModelInput
+) -> _Table:
     with prepared.view.ready():
-        stream = read_stream(locate_stream(prepared), [item])
+        stream = read_stream(locate(), [item])
     return activation_columns(att, [after[0].detach().cpu() for after in stream[1:]])
 
 
