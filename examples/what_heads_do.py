@@ -1,8 +1,9 @@
 """What the heads of a text model do: roles, families in words, and what the l1 entropy already contains.
 
-    python examples/what_heads_do.py MODEL TEXTFILE
+    python examples/what_heads_do.py MODEL TEXTFILE [TOKENS]
 
-MODEL is a folder or a hub id, TEXTFILE any plain text, of which the first 7000 characters are read.
+MODEL is a folder or a hub id; of TEXTFILE, any plain text, the first 7000 characters are read, in inputs of TOKENS
+tokens (128).
 """
 
 import sys
@@ -13,6 +14,7 @@ from headtree.report.words.diagnostics_section import diagnostics_section
 
 
 def main(model, text_file, n_tokens=128):
+    n_tokens = int(n_tokens)
     texts = [Path(text_file).read_text(encoding="utf-8")[:7000]]
     atts = ht.capture(model, texts=texts, tokens=n_tokens)
     organizations = [ht.organize(att) for att in atts]

@@ -76,3 +76,25 @@ def test_python_runs_as_printed(document, world):
         cwd=world, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_in_documents_exist(document):
+    named = re.findall(r"`((?:src|tests|docs|benchmarks|examples|packages|tools)/[\w./-]+)`", document.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_example_runs(world):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    program = [
+        sys.executable,
+        "-W",
+        "error",
+        str(ROOT / "examples" / "what_heads_do.py"),
+        "my-model",
+        "book.txt",
+        "32",
+    ]
+    result = subprocess.run(program, cwd=world, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "heads have a role" in result.stdout

@@ -161,7 +161,7 @@ def polynomial_errors(block: HeadBlock) -> tuple[Float[Tensor, " head"], Float[T
     (FAST, Gerami et al. 2024). x is the score minus the mean of the allowed scores in its row, a shift that does
     not change softmax. Weights of order 1 can be negative. Attention sinks are ignored on both sides.
     """
-    scores = _log_probs(block) if block.scores is None else block.scores
+    scores = _logits_or_nan(block) if block.scores is None else block.scores
     n = block.n_allowed.clamp(min=1)[..., None]
     x = scores / n  # divide first: the sum of very large scores would overflow
     x = (scores - x.sum(dim=2, keepdim=True)).masked_fill(~block.allowed, 0)
@@ -177,7 +177,7 @@ def polynomial_errors(block: HeadBlock) -> tuple[Float[Tensor, " head"], Float[T
     return block.mean_over_rows(linear / 2, rows), block.mean_over_rows(quadratic / 2, rows)
 
 
-def _log_probs(block: HeadBlock) -> Float[Tensor, "head query key"]:
+def _logits_or_nan(block: HeadBlock) -> Float[Tensor, "head query key"]:
     """Scores up to a constant per row; nan for a head with a zero where attention is allowed."""
     logs = logarithms(block.probs, block.allowed)
     return torch.where((logs == -torch.inf).any(dim=(1, 2), keepdim=True), torch.nan, logs)
