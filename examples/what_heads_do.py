@@ -30,4 +30,4 @@ def main(model, text_file, n_tokens=128):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])

@@ -1,4 +1,7 @@
-"""How numbers are written, everywhere: figures, tables, the page's sections and the command line."""
+"""How numbers of any size are written in figures, tables, sections and on the command line.
+
+Shares and correlations, which lie between -1 and 1, have two decimals within a sentence.
+"""
 
 from __future__ import annotations
 
