@@ -17,7 +17,6 @@ MISSING: frozenset[str] = frozenset(
         "PathLengths",
         "RankResidual",
         "Relevance",
-        "Section",
         "frozen_networks",
         "induction",
         "path_lengths",
