@@ -1,4 +1,4 @@
-"""Run the benchmarks, or with `--check` run each once on tiny inputs, so that they cannot rot."""
+"""Run the benchmarks, or with `--check` run each once on tiny inputs to see that it still works."""
 
 import argparse
 import importlib

@@ -7,7 +7,7 @@ import psutil
 
 
 def seconds(function, repeats=5):
-    """Smallest wall time of several calls: on a shared machine the others measure the neighbours."""
+    """Smallest wall time of several calls: on a shared machine, longer times include other processes."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -17,7 +17,7 @@ def seconds(function, repeats=5):
 
 
 def peak_megabytes(function):
-    """Largest resident memory during a call, above that before it."""
+    """Largest resident memory during a call, minus that before it."""
     process = psutil.Process()
     before = process.memory_info().rss
     peak, done = before, threading.Event()

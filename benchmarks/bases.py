@@ -1,4 +1,4 @@
-"""Haar bases, entropies and paraproduct beside dense-matrix versions of themselves, in the same run."""
+"""Haar bases, entropies and paraproduct compared with dense-matrix versions in the same run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tree = ht.PartitionTree
 
 
 def main(check: bool = False) -> None:
-    """Print the tables; with `check` tiny sizes, only to see that everything runs and agrees."""
+    """Print the tables; with `check`, use tiny sizes only to see that everything runs and agrees."""
     n_heads, n = (4, 16) if check else (128, 256)
     tables = [
         _whole_network(n_heads, n, check),
@@ -63,14 +63,14 @@ def _whole_network(n_heads: int, n: int, check: bool) -> list[list[str]]:
 
 
 def _growth(sizes: list[int], check: bool) -> list[list[str]]:
-    """One n x n matrix: per entry the tree versions stay level while dense products grow with n."""
+    """One n x n matrix: time per entry is constant for the tree versions and grows with n for dense products."""
     rows = [["growth, ns per entry", "bi-Haar, tree", "bi-Haar, dense", "paraproduct", "top 400, ms"]]
     for n in sizes:
         rng = np.random.default_rng(n)
         x, trees = torch.from_numpy(rng.standard_normal((n, n))), _trees([n, n], rng)
         basis, matrices = ht.TensorHaarBasis(trees), [_dense(tree) for tree in trees]
         times = [
-            _measured(lambda: basis.analyze(x), 3)[1],  # noqa: B023, called at once
+            _measured(lambda: basis.analyze(x), 3)[1],  # noqa: B023, called immediately
             _measured(lambda: matrices[0].T @ x @ matrices[1], 3)[1],  # noqa: B023
             _measured(lambda: _quiet_paraproduct(x, [None, *trees]), 3)[1],  # noqa: B023
         ]
@@ -93,7 +93,7 @@ def _cells(time_: float, memory: float, dense_time: float, dense_memory: float, 
 
 
 def _trees(shape: list[int], rng: np.random.Generator) -> list[Tree]:
-    """Flexible trees of random points: folders of all sizes, as the questionnaire finds them."""
+    """Flexible trees of random points, with folders of all sizes as in the questionnaire."""
     trees = []
     for n in shape:
         points = rng.standard_normal((n, 3))
@@ -103,7 +103,7 @@ def _trees(shape: list[int], rng: np.random.Generator) -> list[Tree]:
 
 
 def _organization(x: torch.Tensor, trees: list[Tree]) -> ht.Organization:
-    """An organization with these trees; the measures here read nothing else of it."""
+    """An organization with these trees; the measures here use nothing else."""
     names = ("head", "query", "key")
     nothing = PerAxis(names, [np.empty((0, 0))] * 3)
     return ht.Organization(
@@ -150,7 +150,7 @@ def _dense_entropy(x: torch.Tensor, trees: list[Tree], m: int) -> np.ndarray:
 
 
 def _dense_paraproduct(f: torch.Tensor, trees: list[Tree]) -> torch.Tensor:
-    """First-order term of softmax with every average as a full matrix product."""
+    """First-order term of softmax, with every average as a full matrix product."""
     shifted = f - torch.logsumexp(f, dim=-1, keepdim=True)
     averages = [[_averaging(labels) for labels in tree.labels] for tree in trees]
     total = torch.zeros_like(shifted)
@@ -168,9 +168,9 @@ def _averaging(labels: np.ndarray) -> torch.Tensor:
 
 
 def _measured(job: Callable[[], Any], repeats: int) -> tuple[Any, float, float]:
-    """Result, smallest time of `repeats` runs after a first one, and megabytes that the first one took.
+    """Result, smallest time of `repeats` runs after a first one, and peak megabytes of the first one.
 
-    Without repeats the time is that of the first run.
+    Without repeats, the time is that of the first run.
     """
     result = None
     start = time.perf_counter()

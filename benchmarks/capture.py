@@ -1,4 +1,4 @@
-"""What capturing costs beside a plain eager forward pass, and whether memory stays within the estimate."""
+"""Cost of capture compared with a plain eager forward pass, and whether memory stays within the estimate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(check: bool = False) -> None:
     size = "check" if check else "full"
     for name in ("bert", "gpt2"):
         for kind in ("scores", "probs"):
-            # a process of its own: memory that another run left would hide what this one takes
+            # a separate process, since memory left by another run would hide what this one uses
             code = f"from benchmarks.capture import measure; measure({name!r}, {kind!r}, {size!r})"
             subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,4 +1,4 @@
-"""Residual curves and path lengths of a model of BERT's shape, random weights, 8 inputs of 128 tokens."""
+"""Residual curves and path lengths of a model the size of BERT with random weights on 8 inputs of 128 tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import headtree as ht
 
 
 def main(check: bool = False) -> None:
-    """Print the table; with `check` tiny sizes, only to see that everything runs."""
+    """Print the table; with `check`, use tiny sizes only to see that everything runs."""
     import transformers
 
     sizes = (

@@ -1,4 +1,4 @@
-"""Diagnostics and roles from attention alone, beside the singular values of all heads alone, in the same run."""
+"""Diagnostics and roles from attention alone, compared with just the singular values in the same run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks._measure import peak_megabytes, seconds
 
 
 def main(check: bool = False) -> None:
-    """Print the table; with `check` tiny sizes, only to see that everything runs."""
+    """Print the table; with `check`, use tiny sizes only to see that everything runs."""
     n_heads, n = (4, 16) if check else (128, 256)
     x = np.random.default_rng(0).standard_normal((n_heads, n, n)).astype(np.float32)
     words = [f"w{i % 90}" for i in range(n)]

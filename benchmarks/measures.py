@@ -15,7 +15,7 @@ from benchmarks.bases import _organization, _trees
 
 
 def main(check: bool = False) -> None:
-    """Print the table; with `check` tiny sizes, only to see that everything runs."""
+    """Print the table; with `check`, use tiny sizes only to see that everything runs."""
     n_heads, n, n_inputs = (6, 16, 3) if check else (128, 256, 10)
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.standard_normal((n_heads, n, n))).float()

@@ -1,4 +1,4 @@
-"""Peak memory of `headtree run` on many inputs beside that on few: inputs are in memory one at a time."""
+"""Peak memory of `headtree run` on many inputs compared with few: only one input is in memory at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 1.1
 
 
 def main(check: bool = False) -> None:
-    """Print both peaks and their ratio; with `check` few short inputs, only to see that everything runs."""
+    """Print both peaks and their ratio; with `check`, use few short inputs only to see that everything runs."""
     tokens, few, many = (16, 1, 2) if check else (256, 6, 24)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder, "text.txt")
@@ -34,7 +34,7 @@ def main(check: bool = False) -> None:
 
 
 def _text(n_words: int) -> str:
-    """Sentences that the bundled network knows the words of."""
+    """Sentences of words that the bundled network knows."""
     from headtree.models.bundled.bundle import networks_folder
 
     words = (networks_folder() / "passages.txt").read_text(encoding="utf-8").split()
@@ -42,7 +42,7 @@ def _text(n_words: int) -> str:
 
 
 def _peak(run: Path, text: Path, n: int, tokens: int) -> float:
-    """Megabytes, in a process of its own, from the start to the page."""
+    """Peak megabytes of a whole run in a separate process."""
     command = [sys.executable, "-m", "headtree", "run", "txl", "--text", str(text), "--batches", str(n)]
     command += ["--tokens", str(tokens), "--output", str(run)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -75,7 +75,7 @@ def whole(shape, repeats, compare=True):
 
 
 def plain_organize(x, n_iter=3):
-    """The questionnaire in double precision from matrix products and pdist; trees as the package builds them."""
+    """The questionnaire in double precision from matrix products and pdist, with the package's own trees."""
     x = x / np.abs(x).max().astype(np.float64)
     trees = [None] + [ht.flexible_tree(plain_cosines(x, axis)) for axis in (1, 2)]
     for _ in range(n_iter):

@@ -1,4 +1,4 @@
-"""What a run costs after capture, step by step, beside the paper's code; and how often it runs the model."""
+"""Cost of each step of a run after capture, compared with the paper's code, and the number of forward passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REASONS = {
 
 @contextmanager
 def counted_passes(kind: type):
-    """Count the forward passes of every module of a class while the block runs."""
+    """Count the forward passes of all modules of a class while the block runs."""
     import torch
 
     passes: Counter[str] = Counter()
@@ -39,7 +39,7 @@ def counted_passes(kind: type):
 
 
 def print_passes(n_inputs: int) -> None:
-    """How many forward passes a run of the bundled Transformer-XL makes, by step."""
+    """Number of forward passes of each step of a run of the bundled Transformer-XL."""
     from headtree.models.bundled.transformer_xl import TransformerXL
     from headtree.pipeline.make_run import make_run
     from headtree.pipeline.model_source import ModelSource

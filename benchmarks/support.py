@@ -1,4 +1,4 @@
-"""Support of folders where the truth is known: noise, families, chance inside and between them; and its time."""
+"""Support of folders with known truth (noise, families, chance groups inside and across families), and its time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks._measure import seconds
 from headtree.geometry.recurrence import recurrence
 from headtree.measures.support import as_folder, folder_support
 
-#: Sizes of the families of heads, number of inputs, and noise beside a pattern of deviation 1.
+#: Sizes of the families of heads, number of inputs, and noise relative to a pattern of standard deviation 1.
 _PLANTED = [
     ((10,) * 4, 2, 0.6),
     ((5,) * 4, 3, 1.0),
@@ -30,7 +30,7 @@ _PLANTED = [
 
 
 def main(check: bool = False) -> None:
-    """Print the tables; with `check` one small network of each kind, only to see that everything runs."""
+    """Print the tables; with `check`, use one small network of each kind only to see that everything runs."""
     n_networks = 1 if check else 20
     _noise(n_networks if check else 54, [8] if check else [8, 16, 24])
     for planted in _PLANTED[:1] if check else _PLANTED:
@@ -68,7 +68,7 @@ def _noise(n_networks: int, sizes: list[int]) -> None:
 
 
 def _families(sizes: tuple[int, ...], n_inputs: int, noise: float, *, is_base_kept: bool, n_networks: int) -> None:
-    """Families with a pattern each, the same in all inputs or, so that unions of them are chance, new in each."""
+    """Families with one pattern each: the same in all inputs, or new in each, which makes unions of them chance."""
     true: list[float] = []
     inside: list[float] = []
     unions: list[float] = []

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from headtree.errors import MissingPackageError
 
-#: The packages that headtree cannot do without in each extra, by the names under which they are imported.
+#: The packages that each extra requires, by their import names.
 EXTRAS = {
     "models": ("safetensors", "transformers"),
     "report": ("bokeh", "matplotlib"),
@@ -14,10 +14,10 @@ EXTRAS = {
     "train": ("datasets",),
 }
 
-#: The extras that another one brings along, as `pyproject.toml` says.
+#: The extras that another extra includes, as in `pyproject.toml`.
 _INCLUDED = {"demo": ("models", "report"), "train": ("models", "report")}
 
-#: Names on the package index, where they differ from the names that are imported.
+#: Names on the package index that differ from the import names.
 INDEX_NAMES = {"PIL": "pillow", "headtree_networks": "headtree-networks"}
 
 
@@ -29,11 +29,11 @@ def require(extras: str, purpose: str, *packages: str) -> None:
     Parameters
     ----------
     extras : str
-        One or more of `EXTRAS`, separated by commas as pip takes them: "models" or "models,report".
+        One or more of `EXTRAS`, separated by commas as in pip: "models" or "models,report".
     purpose : str
         What needs them, as the subject of a sentence with a singular verb: "drawing figures".
     *packages : str
-        The packages that must be there, by the names under which they are imported; all of `EXTRAS` without it.
+        The required packages, by their import names; by default all packages of the extras.
     """
     absent = {
         extra: [name for name in packages or EXTRAS[extra] if find_spec(name) is None]

@@ -1,7 +1,7 @@
 """Results as JSON and back, bit for bit: dataclasses, named tuples, arrays, and lists and mappings of them.
 
-The JSON holds plain names, numbers and nested lists. What they become again is read off the annotations of the type
-that is asked for.
+The JSON holds plain names, numbers and nested lists. `from_json` restores the types from the annotations of the
+requested type.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import numpy as np
 
 from headtree.errors import InvalidTypeError
 
-#: Types of entries that survive as plain numbers.
+#: Array types whose entries plain JSON numbers represent exactly.
 _EXACT = ("float64", "int64", "bool")
 
 
 def to_json(value: Any) -> Any:
-    """As `json.dumps` takes it; `from_json` gives it back, every bit."""
+    """A value for `json.dumps`, from which `from_json` restores `value` bit for bit."""
     if isinstance(value, np.ndarray):
         if str(value.dtype) not in _EXACT:
-            raise InvalidTypeError(f"arrays to store must be of {', '.join(_EXACT)}, got {value.dtype}; convert it")
+            raise InvalidTypeError(
+                f"arrays to store must have one of the dtypes {', '.join(_EXACT)}, got {value.dtype}; convert them"
+            )
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
@@ -35,12 +37,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """What `to_json` was given, which was of this type; None may stand for anything optional."""
+    """Restore a value of type `kind` from the result of `to_json`; an optional value may be None."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         chosen = next(one for one in arguments if one is not NoneType)
         return None if value is None else from_json(chosen, value)
-    if hasattr(kind, "array_type"):  # jaxtyping's, such as Float[np.ndarray, " head"]
+    if hasattr(kind, "array_type"):  # a jaxtyping annotation, such as Float[np.ndarray, " head"]
         return np.array(value, dtype=next(name for name in _EXACT if name in kind.dtypes))
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)

@@ -1,4 +1,4 @@
-"""Optional parts of a run, all of one shape, so that a page can show any of them without knowing them."""
+"""Optional sections of a run: text, tables and figures in one format that a page can show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headtree.errors import InvalidValueError
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of plain values under named columns; kept as tuples."""
+    """Rows of plain values under named columns, stored as tuples."""
 
     caption: str
     columns: Sequence[str]
@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the run and what it shows."""
+    """A figure of a run, with a caption."""
 
     file: str  #: path in the run folder, such as figures/depth.svg
     caption: str
@@ -40,7 +40,19 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, paragraphs, tables and figures; kept as tuples."""
+    """A title, paragraphs, tables and figures, stored as tuples.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> from headtree.section import Table
+    >>> table = Table("Most recurring heads", ["head", "inputs"], [["L0H1", 3], ["L1H0", 2]])
+    >>> section = ht.Section("Stability", ["Two heads recur."], tables=[table])
+    >>> section.tables[0].rows
+    (('L0H1', 3), ('L1H0', 2))
+    >>> ht.Section.from_dict(section.to_dict()) == section
+    True
+    """
 
     title: str
     text: Sequence[str] = ()
@@ -54,7 +66,7 @@ class Section:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The section as it stands in its file."""
+        """The section as stored in its file, in plain JSON values."""
         return {
             "title": self.title,
             "text": list(self.text),
@@ -67,7 +79,7 @@ class Section:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Section:
-        """What `to_dict` gave."""
+        """The section that `to_dict` was called on."""
         return cls(
             title=str(value["title"]),
             text=tuple(map(str, value.get("text", ()))),
@@ -76,18 +88,18 @@ class Section:
         )
 
     def to_json(self) -> str:
-        """The text of the section's file; numpy's numbers become plain ones."""
+        """The section as JSON text; numpy numbers become plain ones."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, default=_plain) + "\n"
 
 
 def read_section(path: Path) -> Section:
-    """A section from its file."""
+    """Read a section from its file."""
     try:
         return Section.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidValueError(
-            f"{path} cannot be read as a section of a run ({type(error).__name__}: {error}); remove it, or make it "
-            "again"
+            f"{path} cannot be read as a section of a run ({type(error).__name__}: {error}); remove it, or "
+            "write it again"
         ) from error
 
 

@@ -95,7 +95,7 @@ def test_a_table_with_names_and_gaps(tmp_path):
         ("many.npz", {"name": "c"}, "must be one of the arrays"),
         ("two.npy", {"axes": ["a"]}, "2 different names"),
         ("two.npy", {"axes": ["a", "../b"]}, "letters, digits"),
-        ("two.npy", {"axes": ["a", "level"]}, "not one of"),
+        ("two.npy", {"axes": ["a", "level"]}, "must not be one of"),
         ("folder", {}, "cannot be read"),
     ],
 )

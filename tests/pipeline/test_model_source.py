@@ -75,7 +75,7 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
         ({"text": "words", "images": "pictures"}, "not both"),
         ({"text": "nothing.txt"}, "does not exist"),
         ({"text": "."}, "cannot be read"),
-        ({"images": "nowhere"}, "is none; check the path"),
+        ({"images": "nowhere"}, "is not a folder; check the path"),
         ({"images": "."}, "holds no images"),
         ({"text": "words", "batches": 0}, "batches must be at least 1"),
         ({"text": "words", "kind": "logits"}, "kind must be scores or probs"),

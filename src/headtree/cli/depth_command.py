@@ -66,6 +66,7 @@ def _model(
     from headtree._files import write_text
     from headtree.depth.model_depth import measure_depth
     from headtree.pipeline.model_source import ModelSource
+    from headtree.pipeline.tables import csv_text
     from headtree.report.figures import draw_depth
     from headtree.report.words.depth_section import depth_section
 
@@ -77,10 +78,10 @@ def _model(
     draw_depth(found, output / "figures")
     section = depth_section(found)
     write_text(output / "sections" / "depth.json", section.to_json())
-    write_text(output / "layers.csv", found.layer_table().to_csv(index=False))
-    write_text(output / "residual.csv", found.residual.table().to_csv(index=False))
+    write_text(output / "layers.csv", csv_text(found.layer_table()))
+    write_text(output / "residual.csv", csv_text(found.residual.table()))
     if found.paths is not None:
-        write_text(output / "paths.csv", found.paths.table().to_csv(index=False))
+        write_text(output / "paths.csv", csv_text(found.paths.table()))
     _print_section(section, output)
 
 

@@ -28,7 +28,7 @@ from headtree.tensor.store import as_numpy
 from headtree.tensor.zarr_dataset import Variable, create, finish, put
 
 _LEVELS = 3
-#: What the axes of organization.zarr are called already.
+#: Names that organization.zarr already uses for its own axes.
 _TAKEN = ("axis", "component", "input", "iteration", "level")
 
 
@@ -41,9 +41,9 @@ class ArrayFile:
     path : path
         Any file that `load_array` reads.
     name : str, optional
-        Which array of several.
+        Which array to read, if the file holds several.
     axes : sequence of str, optional
-        Names of the axes; the file's own, or axis0, axis1, … without it.
+        Names of the axes; by default those in the file, else axis0, axis1, …
     """
 
     path: Path
@@ -52,7 +52,7 @@ class ArrayFile:
 
     @cached_property
     def loaded(self) -> LoadedArray:
-        """What the file holds."""
+        """The contents of the file."""
         return load_array(self.path, name=self.name)
 
     @cached_property
@@ -65,7 +65,7 @@ class ArrayFile:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the axes, fit to be names of files and of axes in the run's datasets."""
+        """Names of the axes, valid as file names and as axis names in the run's datasets."""
         n = self.values.ndim
         if self.axes is None:
             own = self.loaded.axes or ()
@@ -81,14 +81,14 @@ class ArrayFile:
         unfit = [name for name in names if not _is_fit(name)]
         if unfit:
             raise InvalidValueError(
-                "names of axes must be letters, digits, - and _, and not one of "
+                "names of axes must consist of letters, digits, - and _, and must not be one of "
                 f"{', '.join(_TAKEN)}, got {unfit[0]!r}"
             )
         return names
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The file's name, the names in it and the hash of the array."""
+        """The name of the file, the names of the array and its axes, and the hash of the array."""
         values = np.ascontiguousarray(self.values)
         return {
             "type": "array",
@@ -131,7 +131,7 @@ def organize_axes(writer: RunWriter, source: ArrayFile) -> None:
 
 
 def measure_array(writer: RunWriter, source: ArrayFile) -> None:
-    """A table for each axis, and how few Haar coefficients hold the array."""
+    """Write a table for each axis, and measure how few Haar coefficients represent the array."""
     org = writer.run.organization[0]
     for axis, labels in zip(org.names, source.loaded.labels, strict=True):
         write_table(writer, f"{axis}.csv", _axis_table(org, axis, labels))
@@ -160,15 +160,15 @@ def measure_array(writer: RunWriter, source: ArrayFile) -> None:
 
 
 def _axis_table(org: Organization, axis: str, labels: Sequence[str] | None) -> dict[str, Any]:
-    """One row per slice: where it stands in tree order, its folders on the upper levels, its coordinates."""
+    """One row per slice: its rank in tree order, its folders on the upper levels, its coordinates."""
     tree, points = org.trees[axis], org.coordinates[axis]
     n = tree.n_leaves
-    writer = np.empty(n, dtype=np.int64)
-    writer[org.order(axis)] = np.arange(n)
+    rank = np.empty(n, dtype=np.int64)
+    rank[org.order(axis)] = np.arange(n)
     table: dict[str, Any] = {"slice": np.arange(n)}
     if labels is not None:
         table["label"] = list(labels)
-    table["place_in_tree"] = writer
+    table["place_in_tree"] = rank
     for level in range(1, min(_LEVELS + 1, tree.n_levels)):
         table[f"folder_{level}"] = tree.labels[level]
     for i in range(min(3, points.shape[1])):
@@ -177,6 +177,6 @@ def _axis_table(org: Organization, axis: str, labels: Sequence[str] | None) -> d
 
 
 def check_array(source: ArrayFile) -> None:
-    """Refuse an array that cannot be organized before anything is written."""
+    """Raise an error for an array that cannot be organized, before anything is written."""
     missing = np.isnan(source.values)
     _checks.scaled_array(source.values, str(source.path), mask=missing if missing.any() else None, min_axes=2)

@@ -1,7 +1,7 @@
 """Compile the kernels and fill the caches once, at set-up: ``python -m headtree.pipeline.compile_kernels``.
 
-numba compiles a kernel when it is first called with arrays of a type, which takes seconds, and keeps the result on
-disk beside the source. A run on tiny tensors of every type calls all of them.
+numba compiles a kernel on the first call with each array type, which takes seconds, and caches the result on disk
+beside the source. A run on tiny tensors of every type calls all kernels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headtree.tensor.attention_tensor import AttentionTensor
 
 
 def warm() -> None:
-    """Make small runs, of scores and of probabilities, with and without missing entries, in both precisions."""
+    """Make small runs in both precisions, with and without missing entries."""
     rng = np.random.default_rng(0)
     n_tokens = 12
     causal = np.triu(np.ones((n_tokens, n_tokens), bool), 1)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of noise, there is much to warn of
+        warnings.simplefilter("ignore")  # organizing noise raises many warnings
         for dtype, mask in product((np.float32, np.float64), (None, causal)):
             values = [rng.standard_normal((8, n_tokens, n_tokens)).astype(dtype) for _ in range(2)]
             tensors = [AttentionTensor.from_array(x, heads_per_layer=4, mask=mask) for x in values]

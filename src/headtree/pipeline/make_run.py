@@ -19,13 +19,13 @@ from headtree.runs.folder import RunWriter, rewriting_run, writing_run
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
 
-#: Told the name of each step and its seconds when it is done.
+#: Called with the name and seconds of each finished step.
 Say = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step: what it does in the run's folder, and which files it writes there."""
+    """A step: the function that does it, and the files that it writes into the run folder."""
 
     do: Callable[[RunWriter], None]
     files: tuple[str, ...]
@@ -33,11 +33,11 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """Settings of what is measured; the defaults are [OA]'s."""
+    """Settings of the measures; the defaults are those of [OA]."""
 
-    head_functions: int = 400  #: coarsest query-key functions that make a head's entropy
-    network_functions: int = 100  #: coarsest head-query-key functions that make the network's entropy
-    bootstrap: int = 200  #: resampled sets of inputs for the support of folders
+    head_functions: int = 400  #: number of coarsest query-key functions in a head's entropy
+    network_functions: int = 100  #: number of coarsest head-query-key functions in the network's entropy
+    bootstrap: int = 200  #: number of resampled sets of inputs for the support of folders
     seed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def make_run(
     force: bool = False,
     say: Say | None = None,
 ) -> Run:
-    """Make a run, finish one that was interrupted, or find that there is nothing to do.
+    """Make a run, or finish one that was interrupted; a finished run is returned as it is.
 
     Parameters
     ----------
@@ -66,19 +66,19 @@ def make_run(
     path : path
         The folder of the run.
     questionnaire : Questionnaire, optional
-        How tensors are organized.
+        Settings for organizing the tensors.
     measures : Measures, optional
-        What is measured.
+        Settings of the measures.
     depth : bool
         Whether to measure rank collapse and paths, which runs the model many times.
     sensitivity : bool
-        Whether to organize the first three inputs some twenty times more, each with another setting changed.
+        Whether to organize the first three inputs about twenty more times, changing one setting each time.
     draw : bool
-        Whether to draw the figures and write the page; `redraw` does it later.
+        Whether to draw the figures and write the page; `redraw` can do it later.
     force : bool
-        Replace a run of other settings that is there.
+        Replace an existing run that has other settings.
     say : function, optional
-        Told each step's name and seconds when it is done.
+        Called with the name and seconds of each finished step.
     """
     settings = {
         "source": source.settings,
@@ -104,7 +104,7 @@ def make_run(
 def redraw(path: str | PathLike[str], *, say: Say | None = None) -> Run:
     """Redraw the figures and rewrite the page of a run, even if they exist."""
     with rewriting_run(path) as writer:
-        writer.run.measures  # noqa: B018  (which says what is missing, if the run is not that far)
+        writer.run.measures  # noqa: B018  (raises an error that names what is missing from an unfinished run)
         writer.save(
             replace(writer.record, steps={k: v for k, v in writer.record.steps.items() if k not in _PICTURES})
         )
@@ -139,7 +139,7 @@ def make_array_run(
     return open_run(path)
 
 
-#: The steps that can be done again at any time, from what the others left.
+#: The steps that can be repeated at any time from the files of the others.
 _PICTURES = {
     "draw": PlannedStep(steps.draw, ()),
     "page": PlannedStep(steps.write_page, files_of("page")),
@@ -152,7 +152,7 @@ def _carry_out(writer: RunWriter, plan: Mapping[str, PlannedStep], say: Say | No
     for name, step in plan.items():
         if writer.record.is_done(name):
             continue
-        if name != "page" and writer.record.is_done("page"):  # which shows what this step will have found
+        if name != "page" and writer.record.is_done("page"):  # the page must show the results of this step
             writer.save(replace(writer.record, steps={k: v for k, v in writer.record.steps.items() if k != "page"}))
         with writer.step(name, step.files):
             step.do(writer)

@@ -25,9 +25,9 @@ from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
-#: Tokens of an input where neither the caller nor the model's context says less.
+#: Default number of tokens per input, if the model's context is not shorter.
 TOKENS = 256
-#: Characters read for each token asked for: more than the longest words on average, far less than a whole corpus.
+#: Characters read per token: more than long words need, far fewer than a whole corpus.
 _CHARACTERS = 32
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
 _THUMBNAIL = 96
@@ -43,17 +43,17 @@ class ModelCapture:
     pictures: Sequence[Any] | None = None  #: files, or arrays (channel, row, column)
 
     def to_run_again(self) -> dict[str, Any]:
-        """The view of the model and what its forward takes, for each input."""
+        """The view of the model, and the keyword arguments of its forward method for each input."""
         return {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.prepared.items]}
 
     def tensor(self, i: int) -> AttentionTensor:
-        """Run the model on one input alone: in a batch, sums would round in another order."""
+        """Run the model on one input alone: in a batch, rounding would depend on the other inputs."""
         alone = replace(self.prepared, items=(self.prepared.items[i],), batch_size=1)
         check_memory(alone.estimate(), None, 1, alone.advice())
         return alone.run()[0]
 
     def sample(self, i: int) -> bytes | None:
-        """The image, at most 96 pixels wide and high."""
+        """A PNG of the image, at most 96 pixels wide and high; None if inputs are not images."""
         return None if self.pictures is None else _thumbnail(self.pictures[i])
 
 
@@ -66,13 +66,13 @@ class ModelSource:
     model : str
         A hub id, a folder, or ``txl`` or ``vit``.
     text : path, optional
-        A text, cut into inputs of `tokens` tokens; images or a text must be given unless the network is bundled.
+        A text file, cut into inputs of `tokens` tokens. Needed unless `images` is given or the network is bundled.
     images : path, optional
-        A folder of images, taken in alphabetical order.
+        A folder of images, used in alphabetical order.
     batches : int
-        How many inputs, or as many as there are.
+        Number of inputs; fewer if the text or folder has fewer.
     tokens : int, optional
-        Tokens of an input; without it 256, or the model's context, or the whole text if that is shorter.
+        Tokens per input; by default 256, or the model's context or the whole text if that is shorter.
     """
 
     model: str
@@ -87,7 +87,7 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         if self.text is not None and self.images is not None:
-            raise InvalidTypeError("give a text or images, not both: a run is of one kind of input")
+            raise InvalidTypeError("give either a text or images, not both: a run has one kind of input")
         if self.text is None and self.images is None and not self.is_bundled:
             raise InvalidTypeError(
                 f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images"
@@ -100,12 +100,12 @@ class ModelSource:
 
     @property
     def is_bundled(self) -> bool:
-        """Whether the model comes with headtree; a folder of that name has precedence."""
+        """Whether the model is bundled with headtree; a folder of the same name takes precedence."""
         return self.model in NAMES and not Path(self.model).is_dir()
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Model, inputs with their hashes, and how the inputs are cut."""
+        """The model, the hashes of the inputs, and how the inputs are cut."""
         folder = Path(self.model).expanduser()
         return {
             "model": os.path.normpath(self.model) if folder.is_dir() else self.model,
@@ -151,9 +151,9 @@ class ModelSource:
         return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, None)
 
     def _windows(self, view: ModelView) -> PreparedInputs:
-        """The text, cut into inputs; of a long text only as much is read as is needed."""
+        """Cut the text into inputs; only as much of a long text is tokenized as is needed."""
         options: dict[str, Any] = {"kind": self.kind, "part": self.part}
-        tokenizer = view.tokenizer  # a missing one is found before the weights are read
+        tokenizer = view.tokenizer  # raises before the weights are loaded if there is none
         limit = facts.context_length(facts.select_tower(view.model, "texts"))
         tokens = self.tokens or min(TOKENS, limit or TOKENS)
         text = _read_text(self.text or Path())
@@ -183,7 +183,7 @@ class ModelSource:
 
 
 class _BundledProcessor:
-    """Any image as the bundled ViT takes it: first as small as those it learned from."""
+    """Resizes any image first to the size of the ViT's training images, then to its input size."""
 
     def __init__(self, network: BundledNetwork) -> None:
         self._network = network
@@ -200,12 +200,12 @@ class _BundledProcessor:
 def image_files(folder: Path) -> list[Path]:
     """The images of a folder in alphabetical order."""
     if not checked_path(folder).is_dir():
-        raise InvalidValueError(f"images must name a folder of images, but {folder} is none; check the path")
+        raise InvalidValueError(
+            f"images must name a folder of images, but {folder} is not a folder; check the path"
+        )
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in _PICTURES and path.is_file())
     if not files:
-        raise InvalidValueError(
-            f"the folder {folder} holds no images; files ending in {', '.join(_PICTURES)} are read"
-        )
+        raise InvalidValueError(f"the folder {folder} holds no images; image files end in {', '.join(_PICTURES)}")
     return files
 
 
@@ -234,7 +234,9 @@ def _cut(text: str, n: int) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> InvalidValueError:
-    return InvalidValueError(f"{path} cannot be read ({error.strerror or error}); check the path and its rights")
+    return InvalidValueError(
+        f"{path} cannot be read ({error.strerror or error}); check the path and its permissions"
+    )
 
 
 def _file_hash(path: Path) -> str:
@@ -257,7 +259,7 @@ def _tensor_hash(values: Mapping[str, Any]) -> str:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Of a model's folder: names, sizes and the ends of its files, so that large weights need not be read whole."""
+    """Hash a model folder by names, sizes and both ends of its files, without reading large weights in full."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix in (".json", ".safetensors", ".bin", ".txt", ".model"):

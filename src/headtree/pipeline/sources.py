@@ -17,7 +17,7 @@ from headtree.tensor.store import as_numpy
 
 
 class Capture(Protocol):
-    """A source that is ready: what is known of its inputs, and their tensors one at a time."""
+    """A loaded source: the names and hashes of its inputs, and their tensors one at a time."""
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -28,33 +28,33 @@ class Capture(Protocol):
         """Name and hash of each input."""
 
     def tensor(self, i: int) -> AttentionTensor:
-        """The tensor of one input, the same bits whichever inputs were taken before."""
+        """The tensor of one input, bit for bit the same in any order of calls."""
 
     def sample(self, i: int) -> bytes | None:
-        """A small picture (PNG) of an input that is an image."""
+        """A small picture (PNG) of an input that is an image; None for other inputs."""
 
     def to_run_again(self) -> dict[str, Any]:
-        """Model and inputs as `diagnostics` takes them, or nothing if there is no model."""
+        """Model and inputs as arguments of `diagnostics`; empty if there is no model."""
 
 
 class Source(Protocol):
-    """What a run is made from."""
+    """A model with inputs, or tensors, from which a run is made."""
 
     @property
     def kind(self) -> str:
-        """What the numbers are: scores or probs."""
+        """The kind of attention: scores or probs."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What identifies the source, found without loading a model."""
+        """What identifies the source, available without loading a model."""
 
     def begin(self) -> Capture:
-        """Load what is needed."""
+        """Load the model, if there is one, and prepare the inputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorSource:
-    """Tensors that are there already, one for each input."""
+    """Tensors that already exist, one per input."""
 
     tensors: Sequence[AttentionTensor]
     names: Sequence[str] | None = None
@@ -62,22 +62,24 @@ class TensorSource:
 
     def __post_init__(self) -> None:
         if not self.tensors or not all(isinstance(att, AttentionTensor) for att in self.tensors):
-            raise InvalidTypeError("tensors must be one or more AttentionTensors, one for each input")
+            raise InvalidTypeError("tensors must be one or more AttentionTensors, one per input")
         if self.names is not None and len(self.names) != len(self.tensors):
-            raise InvalidValueError(f"names must be {len(self.tensors)}, one for each input, got {len(self.names)}")
+            raise InvalidValueError(
+                f"names must have one name for each of the {len(self.tensors)} tensors, got {len(self.names)}"
+            )
 
     @property
     def kind(self) -> str:
-        """Of the first tensor."""
+        """The kind of the first tensor."""
         return self.tensors[0].kind
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The hash of every tensor."""
+        """The hashes of the tensors."""
         return {"type": "tensors", "file": self.about, "sha256": [_tensor_hash(att) for att in self.tensors]}
 
     def begin(self) -> TensorCapture:
-        """Nothing to load."""
+        """The tensors with their names and hashes."""
         names = self.names or [f"input {i}" for i in range(len(self.tensors))]
         hashes = self.settings["sha256"]
         return TensorCapture(
@@ -98,11 +100,11 @@ class TensorCapture:
         return self.tensors[i]
 
     def sample(self, i: int) -> bytes | None:
-        """No picture."""
+        """Return None: tensors have no pictures."""
         return None
 
     def to_run_again(self) -> dict[str, Any]:
-        """No model."""
+        """Return an empty dictionary: there is no model to run."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The steps of a run. Each reuses what an interrupted run left, computes the rest, and combines the two."""
+"""The steps of a run. Each reuses the results of an interrupted run, computes the rest, and combines the two."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from headtree.runs.organization_store import questionnaire_from_dict, read_organ
 from headtree.section import Section
 from headtree.tensor.store import join_attention, open_tensor, write_attention
 
-#: Inputs that are organized again with every setting changed.
+#: Number of inputs on which the sensitivity to settings is measured.
 _SENSITIVITY_INPUTS = 3
 
 
 def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
-    """Run the model on one input after another and keep every head's attention."""
+    """Run the model on one input after another and store the attention of every head."""
     ready = begin()
     n = len(ready.inputs)
     writer.save(replace(writer.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
@@ -64,7 +64,7 @@ def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
 
 
 def organize_inputs(writer: RunWriter) -> None:
-    """Organize every input, then average their heads' affinities into one tree."""
+    """Organize every input, then build one tree from the average affinity of the heads."""
     settings = questionnaire_from_dict(writer.record.settings["questionnaire"])
     n = len(writer.record.inputs)
     affinities: list[np.ndarray[Any, Any]] = []
@@ -75,7 +75,7 @@ def organize_inputs(writer: RunWriter) -> None:
                 org = read_organization(part, 0)
             else:
                 org = organize(open_tensor(writer.path / "attention.zarr", i).load(), settings)
-                if i < n - 1:  # the last is at once written with all others
+                if i < n - 1:  # the last one is written together with all others below
                     with writer.whole(part) as draft:
                         write_organizations(draft, [org])
             affinities.append(org.affinities[0])
@@ -108,7 +108,7 @@ def _agreement(
 
 
 def measure(writer: RunWriter) -> None:
-    """Entropies, sparsity, regularity and softmax invariance of every input, and of the network."""
+    """Measure entropies, sparsity, regularity and softmax invariance of every input and of the network."""
     settings = writer.record.settings["measures"]
     files = [measured_file(i) for i in range(len(writer.record.inputs))]
     writer.announce("measure", (*files, "measures.json"))
@@ -116,7 +116,7 @@ def measure(writer: RunWriter) -> None:
     with _steps("measuring", run.n_inputs) as step:
         for i, name in enumerate(files):
             file = writer.path / name
-            if file.exists():  # of the same run, interrupted later
+            if file.exists():  # left by an earlier start of the same run
                 inputs.append(MeasuredInput.from_json(file.read_text(encoding="utf-8")))
             else:
                 inputs.append(
@@ -135,7 +135,7 @@ def measure(writer: RunWriter) -> None:
 
 
 def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
-    """The tables of heads and layers, with what other works measure, and a section on the heads' roles."""
+    """Write the tables of heads and layers with diagnostics from the literature, and a section on roles."""
     import pandas as pd
 
     run, seed = writer.run, writer.record.settings["measures"]["seed"]
@@ -152,13 +152,15 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
 
 
 def measure_sensitivity(writer: RunWriter) -> None:
-    """Organize the first inputs again with one setting changed at a time; a section and its figure."""
+    """Organize the first inputs again with one setting changed at a time; write a section and its figure."""
     from headtree.report.figures import save, sensitivity_intervals
 
     run = writer.run
     n = min(_SENSITIVITY_INPUTS, run.n_inputs)
     if n < 2:
-        raise InvalidValueError(f"sensitivity needs a run of two or more inputs, {run.path} has one; use --batches")
+        raise InvalidValueError(
+            f"sensitivity needs a run of two or more inputs, but {run.path} has one; use --batches"
+        )
     settings = questionnaire_from_dict(run.record.settings["questionnaire"])
     atts = [run.attention[i].load() for i in range(n)]
     found = sensitivity(atts, settings, rng=run.record.settings["measures"]["seed"])
@@ -169,7 +171,7 @@ def measure_sensitivity(writer: RunWriter) -> None:
 
 @contextmanager
 def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Path]:
-    """A folder for a step to draw in; at the end its figures are announced and moved into the run one by one.
+    """An empty folder for the figures of a step, which are moved into the run when the block ends.
 
     Parameters
     ----------
@@ -178,7 +180,7 @@ def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Pat
     step : str
         Name of the step.
     *other_files : str
-        What else the step writes into the run, announced at the same time.
+        Other files that the step writes into the run, recorded at the same time.
     """
     with writer.aside() as folder:
         yield folder
@@ -191,12 +193,14 @@ def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Pat
 
 
 def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:
-    """Add relative residuals and paths by length to the layers' table, with a section and its figures."""
+    """Add relative residuals and path lengths to the table of layers, with a section and its figures."""
     from headtree.report.figures import draw_depth
 
     ready = begin()
     if not isinstance(ready, ModelCapture):
-        raise InvalidValueError("depth is measured by running the model, and this run was made from tensors alone")
+        raise InvalidValueError(
+            "depth needs the model, but this run was made from tensors; make a run of a model with headtree run"
+        )
     found = measure_depth(replace(ready.prepared, kind="probs"), seed=writer.record.settings["measures"]["seed"])
     with new_figures(writer, "depth", "layers.csv", "sections/depth.json") as folder:
         draw_depth(found, folder)
@@ -226,7 +230,7 @@ def write_section(writer: RunWriter, name: str, section: Section) -> None:
 
 
 def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:
-    """Add columns to a table that an earlier step finished; those that it has already stay as they are."""
+    """Add columns to the table of an earlier step; existing columns stay as they are."""
     import pandas as pd
 
     names = {"role": str, "leaning": str}
@@ -235,16 +239,13 @@ def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:
 
 
 def write_table(writer: RunWriter, name: str, columns: Mapping[str, Any]) -> None:
-    """A table as CSV: twelve digits, the same bytes for the same numbers everywhere."""
-    import pandas as pd
-
-    text = pd.DataFrame(dict(columns)).to_csv(index=False, float_format="%.12g", lineterminator="\n")
-    writer.write_text(name, text)
+    """Write a table of the run as CSV."""
+    writer.write_text(name, tables.csv_text(columns))
 
 
 @contextmanager
 def _steps(description: str, n: int) -> Iterator[Callable[[str], None]]:
-    """A bar over inputs; of a single input, its own bars say more."""
+    """A progress bar over inputs; none for a single input, whose own bars are more informative."""
     if n == 1:
         yield lambda note: None
         return

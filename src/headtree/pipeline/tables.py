@@ -1,4 +1,4 @@
-"""The tables of a run, made of what was measured on its inputs."""
+"""The tables of a run, computed from the measures of its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.measures.stability import stability
 from headtree.tensor.attention_tensor import HeadId
 
-#: Heads that recur most, of which a table is kept: as many as the page shows.
+#: Number of recurring heads in the table of measures.json; the page shows as many.
 _RECURRING = 5
 
 
@@ -33,7 +33,7 @@ def curves_to_dict(by_order: Mapping[str, CompressionCurve]) -> dict[str, Any]:
 def head_table(
     inputs: Sequence[MeasuredInput], consensus: Consensus, agreement: Mapping[str, Any] | None
 ) -> dict[str, list[Any]]:
-    """Columns of heads.csv, in their order, before the diagnostics; agreement is the stability in measures.json."""
+    """Columns of heads.csv that precede the diagnostics; `agreement` is the stability in measures.json."""
     heads = inputs[0].heads
     entropies = np.array([item.entropy for item in inputs])
     mean = entropies.mean(axis=0)
@@ -50,7 +50,7 @@ def head_table(
         "entropy_rank": rank,
         "family": family_of_head(consensus),
         **{f"coordinate_{i + 1}": column for i, column in enumerate(coordinates.T)},
-        "place_in_tree": _places(consensus, coordinates),
+        "place_in_tree": _ranks_in_tree(consensus, coordinates),
         "norm": np.mean([item.norm for item in inputs], axis=0),
         "exponent": np.mean([item.exponent["organized"] for item in inputs], axis=0),
         "exponent_given": np.mean([item.exponent["given"] for item in inputs], axis=0),
@@ -76,8 +76,15 @@ def layer_table(table: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     return result
 
 
+def csv_text(columns: Mapping[str, Any]) -> str:
+    """A table as CSV with twelve digits, so equal numbers give equal bytes on every system."""
+    import pandas as pd
+
+    return str(pd.DataFrame(dict(columns)).to_csv(index=False, float_format="%.12g", lineterminator="\n"))
+
+
 def joined(table: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of one table, then those of another that it does not have."""
+    """All columns of one table, then the columns of another that the first lacks."""
     return {name: (table if name in table else more)[name] for name in dict.fromkeys([*table, *more])}
 
 
@@ -127,7 +134,7 @@ def _sparsity(inputs: Sequence[Sparsity]) -> dict[str, Any]:
 
 
 def _invariance(inputs: Sequence[SoftmaxInvariance]) -> dict[str, Any]:
-    """What the sampled heads of each input have in common."""
+    """Summary of softmax invariance over the sampled heads of each input."""
     return {
         "heads": [str(head) for head in inputs[0].heads],
         "tolerance": inputs[0].tolerance,
@@ -180,12 +187,12 @@ def _consensus_coordinates(consensus: Consensus) -> np.ndarray[Any, Any]:
     return found
 
 
-def _places(consensus: Consensus, coordinates: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Where each head stands when the heads are drawn in tree order."""
+def _ranks_in_tree(consensus: Consensus, coordinates: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rank of each head in tree order."""
     order = consensus.tree.order(coordinates[:, 0])
-    places = np.empty(len(order), dtype=np.int64)
-    places[order] = np.arange(len(order))
-    return places
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank
 
 
 def _finite(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Containers of what a run holds: a mapping with attributes, and a sequence that reads its items on demand."""
+"""Containers for the contents of a run: a mapping with attributes, and a sequence that reads items on demand."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class AttrMapping(Mapping[str, T], Generic[T]):
         return f"there is no {self._what} {name!r}; there are {', '.join(self._items) or 'none'}"
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("what was read from a run is read-only")
+        raise AttributeError("the contents of a run are read-only")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AttrMapping, (self._items, self._what)  # to copy it, or send it to another process
+        return AttrMapping, (self._items, self._what)  # for copy and pickle
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -64,7 +64,7 @@ def attr_tree(value: Any, what: str) -> Any:
 
 
 class LazySequence(Sequence[T], Generic[T]):
-    """One item for each input of a run, read from disk when asked for; only the one read last stays in memory."""
+    """One item per input of a run, read from disk on demand; only the last one read stays in memory."""
 
     def __init__(self, n: int, read: Callable[[int], T]) -> None:
         self._n, self._read = n, read
@@ -81,7 +81,7 @@ class LazySequence(Sequence[T], Generic[T]):
             raise IndexError(f"the run has {self._n} inputs, numbered from 0; got {i}")
         i %= self._n
         if self._last is None or self._last[0] != i:
-            self._last = None  # not two at a time
+            self._last = None  # never hold two items in memory
             self._last = i, self._read(i)
         return self._last[1]
 

@@ -1,4 +1,4 @@
-"""What a run stores: every file of its folder, the step that writes it, and what is in it."""
+"""What a run stores: every file of its folder, the step that writes it, and its contents."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 class StoredFile(NamedTuple):
     """A file of a run, or several of one kind."""
 
-    name: str  #: path in the run folder; a star stands for the number of an input, or a name
-    step: str  #: which writes it
+    name: str  #: path in the run folder; * is the number of an input, or a name
+    step: str  #: the step that writes it
     about: str
 
 
@@ -30,22 +30,22 @@ STORED = (
     StoredFile("array.zarr", "capture", "in place of attention.zarr in a run of a plain array"),
 )
 
-#: Files at the top of the folder whose names are known, and folders that are the run's own.
+#: Names of the files and folders at the top of a run folder that belong to the run.
 OWN_FILES = tuple(stored.name for stored in STORED if "/" not in stored.name)
 OWN_FOLDERS = tuple(dict.fromkeys(stored.name.split("/")[0] for stored in STORED if "/" in stored.name))
 
 
 def files_of(step: str) -> tuple[str, ...]:
-    """The files that a step writes in a run of a network, as far as their names are known beforehand."""
+    """The files that a step of a network's run writes, if their names are known in advance."""
     names = [stored.name for stored in STORED if stored.step == step and "*" not in stored.name]
     return tuple(name for name in names if name != "array.zarr")
 
 
 def measured_file(i: int) -> str:
-    """Where the record of what was measured on an input is."""
+    """Path in the run folder of the measures of an input."""
     return f"measured/input_{i:05d}.json"
 
 
 def sample_file(i: int) -> str:
-    """Where the small picture of an input is."""
+    """Path in the run folder of the small picture of an input."""
     return f"samples/input_{i:05d}.png"

@@ -29,7 +29,7 @@ LOCK = ".headtree-lock"
 
 
 class OtherSettingsError(InvalidValueError):
-    """The folder has a run with other settings, or by another version."""
+    """The folder holds a run with other settings, or one made by another version of headtree."""
 
 
 class RunInUseError(InvalidValueError):
@@ -38,7 +38,7 @@ class RunInUseError(InvalidValueError):
 
 @dataclass
 class RunWriter:
-    """A run folder in which only this process writes."""
+    """A run folder that only this process may write to."""
 
     path: Path
     record: Record
@@ -47,14 +47,14 @@ class RunWriter:
 
     @property
     def run(self) -> Run:
-        """The run as its record has it now; what it has read is read again when the record changes."""
+        """The run in its current state; a change of the record discards what was read before."""
         if self._run is None or self._run.record is not self.record:
             self._run = Run(self.path, self.record)
         return self._run
 
     @property
     def identity(self) -> str:
-        """A hash of everything that determines the arrays: equal settings, equal arrays."""
+        """A hash of everything that determines the arrays: runs with equal hashes have equal arrays."""
         import hashlib
 
         text = json.dumps([self.record.settings, self.record.headtree], sort_keys=True)
@@ -68,7 +68,7 @@ class RunWriter:
 
     @property
     def drafts(self) -> Path:
-        """Folder for what is being written."""
+        """Folder for unfinished files."""
         return self.path / WORK / "drafts"
 
     def whole(self, target: Path) -> AbstractContextManager[Path]:
@@ -93,11 +93,11 @@ class RunWriter:
 
     @contextmanager
     def step(self, name: str, files: tuple[str, ...]) -> Iterator[None]:
-        """Record in run.json that a step is running, which files it writes, and finally that it is done."""
+        """Record in run.json that a step is running and which files it writes, and in the end that it is done."""
         start = time.perf_counter()
         self.save(self.record.with_step(name, Step("running", 0.0, files)))
         yield
-        written = self.record.steps[name].files  # the step may have announced others
+        written = self.record.steps[name].files  # the step may have announced other files
         self.save(self.record.with_step(name, Step("done", time.perf_counter() - start, written)))
 
     def announce(self, name: str, files: tuple[str, ...]) -> None:
@@ -116,15 +116,15 @@ def writing_run(path: Any, kind: str, settings: Mapping[str, Any], *, force: boo
     Parameters
     ----------
     path : path
-        The folder. One that holds anything but a run is refused, even with `force`.
+        The folder. A folder that holds anything other than a run is refused, even with `force`.
     kind, settings
-        What the run is; they must be JSON.
+        Kind and settings of the run, as JSON values.
     force : bool
-        Replace a run with other settings, or by another version.
+        Replace a run with other settings, or one made by another version of headtree.
     """
     folder = checked_path(path)
     if folder.name in ("", ".."):
-        raise InvalidValueError(f"path must end in the name of the folder to make, got {str(path)!r}; add a name")
+        raise InvalidValueError(f"path must end in the name of a folder, got {str(path)!r}; add a name")
     made = _make_folders(folder)
     try:
         with _system_errors(folder), locked(folder):
@@ -133,7 +133,7 @@ def writing_run(path: Any, kind: str, settings: Mapping[str, Any], *, force: boo
                 yield writer
             except Exception:
                 if writer.is_new and not _has_results(writer):
-                    _remove_own(folder, writer.record)  # nothing was computed: leave no trace
+                    _remove_own(folder, writer.record)  # nothing was computed: leave no files behind
                 raise
     finally:
         _remove_if_empty(made)
@@ -143,7 +143,7 @@ def writing_run(path: Any, kind: str, settings: Mapping[str, Any], *, force: boo
 def rewriting_run(path: Any) -> Iterator[RunWriter]:
     """The folder of an existing run, with its own settings."""
     folder = checked_path(path)
-    read_record(folder)  # nothing is locked or written in a folder that is not a run
+    read_record(folder)  # raises for a folder that is not a run, before anything is locked or written
     with _system_errors(folder), locked(folder):
         yield RunWriter(folder, read_record(folder), is_new=False)
 
@@ -152,8 +152,8 @@ def rewriting_run(path: Any) -> Iterator[RunWriter]:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run folder during the block.
 
-    The system releases the lock when the process ends, however it ends: a lock file left by a killed process locks
-    nothing.
+    The system releases the lock when the process ends, even if it is killed; a lock file that is left over has no
+    effect.
     """
     from filelock import FileLock, Timeout
 
@@ -166,11 +166,11 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another process{_owner(path)}; wait until it is done, or stop it first"
         ) from None
     try:
-        with suppress(OSError):  # Windows lets nobody write to a locked file
+        with suppress(OSError):  # Windows does not allow writing to a locked file
             path.write_text(str(os.getpid()), encoding="ascii")
         yield
     finally:
-        with suppress(OSError):  # while it is locked, nobody else can be holding it
+        with suppress(OSError):  # still locked, so no other process can hold it
             path.unlink()
         lock.release()
 
@@ -184,11 +184,11 @@ def _owner(path: Path) -> str:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make the folder; returns the folders that had to be made, innermost first."""
+    """Make the folder; returns the folders that were created, innermost first."""
     if exists(folder) and not folder.is_dir():
         raise NotARunError(f"{folder} is a file; a run needs a folder: choose another path")
     if folder.is_dir():
-        # before locking: a folder of something else stays untouched
+        # check before locking, so a folder that is not a run stays untouched
         _refuse_strangers(folder)
     made = []
     for parent in (folder, *folder.parents):
@@ -246,8 +246,8 @@ def _check_same(folder: Path, record: Record, kind: str, settings: dict[str, Any
         )
     if record.headtree != __version__:
         raise OtherSettingsError(
-            f"{folder} was made by headtree {record.headtree}, and this is {__version__}; choose another folder, "
-            "or replace it with --force"
+            f"{folder} was made by headtree {record.headtree}, and this is version {__version__}; choose another "
+            "folder, or replace it with --force"
         )
 
 
@@ -277,7 +277,7 @@ def _readable(folder: Path) -> Record | None:
 
 
 def _remove_own(folder: Path, record: Record | None) -> None:
-    """Remove a run and nothing else from its folder; run.json last, since until then it is a run."""
+    """Remove a run and nothing else from its folder; run.json is last, since it marks the folder as a run."""
     recorded = [name for step in record.steps.values() for name in step.files] if record is not None else []
     for name in [*recorded, *OWN_FILES, WORK]:
         target = folder / name
@@ -302,7 +302,7 @@ def _remove_if_empty(folders: list[Path]) -> None:
 
 @contextmanager
 def _system_errors(folder: Path) -> Iterator[None]:
-    """Errors of the system with a remedy."""
+    """Replace system errors by errors that name a remedy."""
     try:
         yield
     except OSError as error:
@@ -312,7 +312,7 @@ def _system_errors(folder: Path) -> Iterator[None]:
 
 
 class SystemRefusedError(InvalidValueError):
-    """The system refused to write: a full disk, missing permissions."""
+    """The system refused to write, for example because of a full disk or missing permissions."""
 
 
 def _refused(folder: Path, error: OSError) -> SystemRefusedError:

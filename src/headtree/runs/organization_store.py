@@ -22,11 +22,11 @@ FORMAT = "headtree.run.organization/2"
 
 
 def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
-    """The settings as JSON."""
+    """The settings as plain JSON values."""
     if not isinstance(settings.rng, int | np.integer):
         raise InvalidValueError(
-            "rng must be a seed to write an organization to a run, got a generator, whose draws cannot be "
-            "repeated; pass an integer"
+            "rng must be an integer seed for an organization that is written to a run, got a generator, whose "
+            "draws cannot be repeated; pass an integer"
         )
     values = asdict(settings) | {"rng": int(settings.rng)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -46,7 +46,7 @@ def write_organizations(
 ) -> None:
     """Write organizations of the same axes; levels that a tree lacks are -1, other padding is nan.
 
-    They are gone through twice, one at a time: a sequence that reads them from disk need not hold them all.
+    They are iterated over twice, one at a time, so a sequence that reads them from disk need not hold them all.
     """
     outlines = [_Outline.of(org) for org in organizations]
     first = outlines[0]
@@ -71,12 +71,12 @@ def write_organizations(
 
 @dataclass(frozen=True, eq=False)
 class _Outline:
-    """What must be known of every organization before the first is written."""
+    """What must be known about every organization before the first is written."""
 
     names: tuple[str, ...]
     sizes: dict[str, int]  #: leaves of each axis
-    n_levels: int  #: of its deepest tree
-    n_components: int  #: most coordinates of an axis
+    n_levels: int  #: of the deepest tree
+    n_components: int  #: largest number of coordinates of an axis
     moved: np.ndarray[Any, Any]
     status: dict[str, Any]
     settings: dict[str, Any]
@@ -95,7 +95,7 @@ class _Outline:
 
 
 def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Sequence[_Outline]) -> None:
-    """Trees, affinities, distances and coordinates of one input after the other."""
+    """Write trees, affinities, distances and coordinates, one input after another."""
     n_levels = max(outline.n_levels for outline in outlines)
     n_components = max(outline.n_components for outline in outlines)
     for name in outlines[0].names:
@@ -113,7 +113,7 @@ def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Seq
 
 
 def _empty(group: Any, key: str, row: Variable, n_inputs: int) -> Any:
-    """An array of such rows, in one chunk for each input."""
+    """An array of such rows, with one chunk per input."""
     shape = row.values.shape
     return group.create_array(
         key,
@@ -125,7 +125,7 @@ def _empty(group: Any, key: str, row: Variable, n_inputs: int) -> Any:
 
 
 def _axis_rows(org: Organization, name: str, n: int, n_levels: int, n_components: int) -> dict[str, Variable]:
-    """What is stored of one axis of one input, filled up to n leaves."""
+    """The stored variables of one axis of one input, padded to n leaves."""
 
     def table(tree: PartitionTree | None) -> Int[np.ndarray, "level leaf"]:
         labels = np.full((n_levels, n), -1)

@@ -37,7 +37,7 @@ class Record:
     created: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
-    inputs: tuple[dict[str, Any], ...] = ()  #: name and hash of each, known once it is captured
+    inputs: tuple[dict[str, Any], ...] = ()  #: name and hash of each input, known after capture
     steps: dict[str, Step] = field(default_factory=dict)
 
     def is_done(self, step: str) -> bool:

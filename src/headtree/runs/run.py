@@ -65,7 +65,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """What the numbers are: "scores", "probs", or "array"."""
+        """The kind of the values: "scores", "probs", or "array"."""
         return self.record.kind
 
     @cached_property
@@ -99,13 +99,15 @@ class Run:
     def attention(self) -> LazySequence[AttentionTensor]:
         """The attention tensor of each input; values stay on disk until a block of them is needed."""
         if self.kind == "array":
-            raise InvalidValueError(f"{self.path} is a run of an array without attention; its array is run.array")
+            raise InvalidValueError(
+                f"{self.path} is a run of an array and has no attention; its array is run.array"
+            )
         path = self._file("attention.zarr", "capture")
         return LazySequence(self.n_inputs, lambda i: open_tensor(path, i))
 
     @cached_property
     def array(self) -> StoredArray:
-        """The array of a run that `headtree organize` made."""
+        """The array of a run made by `headtree organize`."""
         if self.kind != "array":
             raise InvalidValueError(f"{self.path} is a run of a network; its tensors are run.attention[i]")
         path = self._file("array.zarr", "capture")
@@ -126,15 +128,15 @@ class Run:
         """One tree of heads for all inputs, with the support of its folders (nan for a single input)."""
         if self.kind == "array":
             raise InvalidValueError(
-                f"{self.path} is a run of one array, which has no consensus; see run.organization"
+                f"{self.path} is a run of an array, which has no consensus; use run.organization"
             )
         return read_consensus(self._file("organization.zarr", "organize"))
 
     @cached_property
     def measured(self) -> LazySequence[MeasuredInput]:
-        """What was measured on each input."""
+        """The measures of each input."""
         if self.kind == "array":
-            raise InvalidValueError(f"{self.path} is a run of one array; what was measured is run.measures")
+            raise InvalidValueError(f"{self.path} is a run of an array; its measures are run.measures")
         self._file("measures.json", "measure")
 
         def read(i: int) -> MeasuredInput:
@@ -173,7 +175,7 @@ class Run:
 
     @cached_property
     def figures(self) -> AttrMapping[Path]:
-        """The figures by name, as SVG where there is one."""
+        """Paths of the figures by name; SVG if it exists, else PNG."""
         found = {path.stem: path for pattern in ("*.png", "*.svg") for path in self._glob("figures", pattern)}
         return AttrMapping(dict(sorted(found.items())), "figure")
 
@@ -184,7 +186,7 @@ class Run:
 
     @cached_property
     def samples(self) -> tuple[Path, ...]:
-        """Small pictures of the inputs, one each, if they are images."""
+        """One small picture per input, if the inputs are images."""
         return tuple(self._glob("samples", "*.png"))
 
     def _glob(self, folder: str, pattern: str) -> list[Path]:
@@ -225,8 +227,8 @@ def open_run(path: str | PathLike[str]) -> Run:
     Parameters
     ----------
     path : path
-        A folder that `headtree run`, `headtree demo` or `headtree organize` made. Of an unfinished run, what is not
-        there yet raises an error when it is used.
+        A folder made by `headtree run`, `headtree demo` or `headtree organize`. If the run is unfinished, using
+        what is still missing raises an error.
 
     Examples
     --------

@@ -16,33 +16,33 @@ from headtree.runs.run import Run
 T = TypeVar("T")
 
 
-def kept(file: Path, made_from: Any, kind: type[T], measure: Callable[[], T]) -> T:
-    """The result in a file, if it was made from the same; else measure it and keep it there.
+def cached(path: Path, key: Any, kind: type[T], compute: Callable[[], T]) -> T:
+    """The result stored at `path`, if it was stored with the same key; else compute it and store it there.
 
     Parameters
     ----------
-    file : path
-        Written whole or not at all. One that cannot be read is replaced.
-    made_from : JSON
-        Everything that the result depends on beside the version of headtree.
+    path : path
+        The file. It is written whole or not at all, and replaced if it cannot be read.
+    key : JSON
+        Everything that determines the result besides the version of headtree.
     kind : type
-        Of the result: a dataclass of numbers, arrays and texts, or a list or mapping of them.
-    measure : function
+        Type of the result: a dataclass of numbers, arrays and strings, or a list or mapping of them.
+    compute : function
         Returns the result.
     """
-    origin = hashlib.sha256(json.dumps([made_from, __version__], sort_keys=True).encode()).hexdigest()
+    origin = hashlib.sha256(json.dumps([key, __version__], sort_keys=True).encode()).hexdigest()
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
         if found["origin"] == origin:
             result: T = from_json(kind, found["result"])
             return result
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # not there yet, or of no use
-    result = measure()
-    write_text(file, json.dumps({"origin": origin, "result": to_json(result)}))
+        pass  # missing or unreadable
+    result = compute()
+    write_text(path, json.dumps({"origin": origin, "result": to_json(result)}))
     return result
 
 
 def origin_of(run: Run) -> list[Any]:
-    """What tells a run from any other, also from one that took its place with --force."""
+    """What distinguishes a run from every other, including one replaced with --force."""
     return [run.kind, dict(run.record.settings), run.record.headtree, run.record.created]

@@ -23,7 +23,7 @@ from headtree.questionnaire.organize import organize
 from headtree.runs.folder import rewriting_run
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
-from headtree.study.cache import kept, origin_of
+from headtree.study.cache import cached, origin_of
 from headtree.study.claims.along_training import training_findings
 from headtree.study.claims.catalogue import findings
 from headtree.study.claims.evidence import ClaimNumbers, Evidence, measure_beyond
@@ -33,21 +33,21 @@ from headtree.study.claims.verdict import Finding
 from headtree.study.claims_report import NetworkResult, claims_section, markdown
 from headtree.study.paper_figures import draw_claims
 
-#: Lines between which `into` replaces the text of a document.
+#: Lines of a document that mark the text which `into` replaces.
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 
 #: Sections of a run that are shown with its claims.
 _SECTIONS = ("diagnostics", "sensitivity")
 
-#: Inputs on which the stages of training are compared.
+#: Number of inputs on which the stages of training are compared.
 _TRAINING_INPUTS = 3
 
 
 @dataclass(frozen=True)
 class _Network:
     name: str
-    run: Run  #: of the kind that the paper shows
-    scores: Run | None  #: of scores
+    run: Run  #: of the kind that the paper shows, scores or probabilities
+    scores: Run | None  #: the run of scores, if there is one
 
 
 def reproduce(
@@ -63,7 +63,7 @@ def reproduce(
     Parameters
     ----------
     networks : sequence of str
-        ``bundled`` (both that come with headtree), ``txl``, ``vit``, ``minilm``, or folders of runs.
+        ``bundled`` (both bundled networks), ``txl``, ``vit``, ``minilm``, or folders of runs.
     folder : path
         Where ``claims.md``, ``figures/``, ``runs/`` and ``measured/`` (the cached measurements) are written.
     n_inputs : int
@@ -86,21 +86,23 @@ def reproduce(
 
 
 def into(document: Path, claims: Path) -> None:
-    """Replace the text of a Markdown document between two marks by the claims, without figures.
+    """Replace the text between two marks of a Markdown document by the claims, without figures.
 
-    Headings go one level down.
+    Headings move one level down.
     """
     text = document.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
-        raise InvalidValueError(f"{document} must have the lines {BEGIN!r} and {END!r}, between which claims go")
+        raise InvalidValueError(
+            f"{document} must have the lines {BEGIN!r} and {END!r}, which mark where the claims go"
+        )
     paragraphs = claims.read_text(encoding="utf-8").strip().split("\n\n")
     after_figure = {i + 1 for i, paragraph in enumerate(paragraphs) if paragraph.startswith("![")}
-    kept = [
+    chosen = [
         f"#{paragraph}" if paragraph.startswith("#") else paragraph
         for i, paragraph in enumerate(paragraphs)
         if not paragraph.startswith("![") and i not in after_figure
     ]
-    body = "\n\n".join(kept)
+    body = "\n\n".join(chosen)
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     write_text(document, f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
 
@@ -156,8 +158,8 @@ def _source(name: str, n_inputs: int) -> ModelSource:
     if name == "minilm":
         return pretrained_source(n_inputs)
     raise InvalidValueError(
-        f"networks must be bundled, txl, vit, minilm or folders of runs, got {name!r}; make a run of any other "
-        "model with headtree run and name its folder"
+        f"networks must be bundled, txl, vit, minilm or folders of runs, got {name!r}; for any other model, "
+        "make a run with headtree run and name its folder"
     )
 
 
@@ -170,7 +172,7 @@ def _result(network: _Network, target: Path) -> NetworkResult:
     scores: tuple[Evidence, ...] = ()
     if network.scores is not None:
         scores = evidence if network.scores is network.run else _evidence(network.scores, measured)
-    matrices = kept(
+    matrices = cached(
         measured / "matrices.json",
         [*origin_of(network.run), questionnaire_to_dict(SETTINGS)],
         MatrixRegularity,
@@ -205,8 +207,8 @@ def _evidence(run: Run, folder: Path) -> tuple[Evidence, ...]:
     with progress(f"measuring {run.name}", run.n_inputs) as step:
         for i, measured in enumerate(run.measured):
             file = folder / f"{run.kind}-{i:05d}.json"
-            measure = partial(_beyond, run, i, measured.head_functions)
-            found.append(Evidence(measured, kept(file, [*origin_of(run), i], ClaimNumbers, measure)))
+            compute = partial(_beyond, run, i, measured.head_functions)
+            found.append(Evidence(measured, cached(file, [*origin_of(run), i], ClaimNumbers, compute)))
             step(f"input {i + 1} of {run.n_inputs}")
     return tuple(found)
 
@@ -216,7 +218,7 @@ def _beyond(run: Run, i: int, head_functions: int) -> ClaimNumbers:
 
 
 def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
-    """The first two networks; also in scores alone, where both have them and the paper compares other kinds."""
+    """Compare the first two networks as in the paper, and, if both have scores, also on scores alone."""
     if len(results) < 2:
         return []
     first, second = results[:2]
@@ -235,13 +237,13 @@ def _is_own(run: Run) -> bool:
 
 
 def _stages(name: str, folder: Path) -> list[list[SoftmaxInvariance]]:
-    """Softmax invariance at every stage of training, from the first weights to the last."""
+    """Softmax invariance at every stage of training, from the initial weights to the final ones."""
     stages = []
     with progress(f"training of {name}", len(STAGES)) as step:
         for stage in STAGES:
-            made_from = [name, stage, _TRAINING_INPUTS]
+            key = [name, stage, _TRAINING_INPUTS]
             stages.append(
-                kept(folder / f"{stage}.json", made_from, list[SoftmaxInvariance], partial(_at_stage, name, stage))
+                cached(folder / f"{stage}.json", key, list[SoftmaxInvariance], partial(_at_stage, name, stage))
             )
             step(stage)
     return stages
@@ -279,6 +281,6 @@ def _about_mask(run: Run) -> str:
 
 
 def _add_section(network: _Network, result: NetworkResult) -> None:
-    """Write the claims into the run's folder, without the figures, which are beside claims.md."""
+    """Write the claims into the run folder, without the figures, which are stored beside claims.md."""
     with rewriting_run(network.run.path) as writer:
         writer.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())

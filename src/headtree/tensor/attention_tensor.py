@@ -295,7 +295,7 @@ class AttentionTensor:
         >>> folder = tempfile.mkdtemp()
         >>> AttentionTensor.from_array([[[1.0, 2.0]]]).save(f"{folder}/a.zarr")
         >>> AttentionTensor.open(f"{folder}/a.zarr")
-        AttentionTensor(1 heads in 1 layers × 1 queries × 2 keys, scores, on disk)
+        AttentionTensor(1 head in 1 layer × 1 query × 2 keys, scores, on disk)
         """
         from headtree.tensor import store
 
@@ -329,7 +329,8 @@ class AttentionTensor:
         n_layers = len({head.layer for head in self.heads})
         on_disk = ", on disk" if isinstance(self.values, StoredArray) else ""
         return (
-            f"AttentionTensor({n_heads} heads in {n_layers} layers × {n_queries} queries × {n_keys} keys, "
+            f"AttentionTensor({_counted(n_heads, 'head')} in {_counted(n_layers, 'layer')} × "
+            f"{_counted(n_queries, 'query', 'queries')} × {_counted(n_keys, 'key')}, "
             f"{self.kind}{self._missing_words()}{on_disk})"
         )
 
@@ -458,3 +459,7 @@ def _checked_sinks(sinks: Any, n_heads: int) -> Float[Tensor, " head"] | None:
             f"sinks must be one number for each of the {n_heads} heads, got {tuple(tensor.shape)}"
         )
     return tensor
+
+
+def _counted(n: int, singular: str, plural: str | None = None) -> str:
+    return f"{n} {singular if n == 1 else plural or singular + 's'}"

@@ -21,11 +21,6 @@ class Column:
         """Make a column without any values."""
         return cls(np.full(n, np.nan), reason)
 
-    @property
-    def is_missing(self) -> bool:
-        """Whether the column has no values at all."""
-        return bool(np.isnan(self.values).all())
-
 
 @dataclass(frozen=True, eq=False)
 class Averages:

@@ -144,7 +144,7 @@ def _from_attention(
 
 
 class _Loaded(Sequence[AttentionTensor]):
-    """Tensors that are loaded one at a time while they are gone through; by number, as they are."""
+    """Tensors loaded one at a time during iteration; indexing does not load them."""
 
     def __init__(self, tensors: Sequence[AttentionTensor]) -> None:
         self._tensors = tensors

@@ -157,12 +157,12 @@ def _live_nodes(graph: Graph, start: Ref) -> set[int]:
     live: set[int] = {start.node}
     for node in graph.nodes[start.node + 1 :]:
         inputs = [ref for ref in node.inputs if ref == start or (ref.node in live and ref.node != start.node)]
-        if inputs and _is_linear(graph, node, inputs):
+        if inputs and _is_linear(node, inputs):
             live.add(node.index)
     return live
 
 
-def _is_linear(graph: Graph, node: Node, live: list[Ref]) -> bool:
+def _is_linear(node: Node, live: list[Ref]) -> bool:
     op = node.op
     if op in _ADDITIONS or op in _JOINS:
         return True

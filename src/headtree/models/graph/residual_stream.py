@@ -137,7 +137,7 @@ def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[T
     while (following := _next_sum(graph, found, chain[-1].result)) is not None:
         chain.append(following)
     chain = [_with_roles(graph, each, all_sites) for each in chain]
-    _check_sites(graph, chain, sites)
+    _check_sites(chain, sites)
     layers = _layers(chain, sites)
     start = chain[0].skip.ref
     shape = tuple(graph.value(start).shape)
@@ -305,7 +305,7 @@ def _same_stream(graph: Graph, ref: Ref, each: ResidualSum) -> bool:
     return graph.depends(ref, same_numbers(graph, each.skip.ref))
 
 
-def _check_sites(graph: Graph, chain: list[ResidualSum], sites: Sequence[TracedSite]) -> None:
+def _check_sites(chain: list[ResidualSum], sites: Sequence[TracedSite]) -> None:
     known = {id(term.site) for each in chain for term in each.terms}
     for site in sites:
         if id(site) not in known:

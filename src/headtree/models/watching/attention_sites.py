@@ -38,7 +38,7 @@ def is_attention_like(module: nn.Module, name: str) -> bool:
     return bool(_ATTENTION_NAME.search(type(module).__name__) or _ATTENTION_NAME.search(name))
 
 
-def is_cross_attention(module: nn.Module, name: str, arguments: Mapping[str, Any]) -> bool:
+def is_cross_attention(name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether the keys come from another sequence, judging by the call's arguments or else the module's name."""
     if any(isinstance(arguments.get(argument), Tensor) for argument in _CROSS_ARGUMENTS):
         return True

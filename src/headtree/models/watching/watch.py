@@ -130,7 +130,7 @@ class _Watch:
         made_by = made_by or self.running_call(module)
         name = self.stack.name_of(module)
         if is_cross is None:
-            is_cross = attention_sites.is_cross_attention(module, name, arguments)
+            is_cross = attention_sites.is_cross_attention(name, arguments)
         self.suppressed += 1  # the listener's own softmax is not attention
         try:
             self.listener(AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by))

@@ -37,9 +37,9 @@ def training_findings(network: str, stages: Sequence[Sequence[SoftmaxInvariance]
     Parameters
     ----------
     network : str
-        Its name.
+        Name of the network.
     stages : sequence of sequences of SoftmaxInvariance
-        For every stage of training, from the first to the last, of the same inputs.
+        Results on the same inputs for every stage of training, from first to last.
     """
     mixed, distance = (_table(stages, column) for column in ("mixed", "distance"))
     order = np.arange(len(stages), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The claims about one network, each with its statistic and limit; the list was fixed before any result.
+"""The claims about one network, each with its statistic and limit; the list was fixed before any results.
 
 Statistics are computed per input, over all heads; `Finding.measured` is their mean over inputs. Where the paper
 says "similar" or "the same" and prints no numbers, the limit is an effect size: a half or a fifth.
@@ -17,22 +17,22 @@ from headtree.measures.jackknife import Estimate, Statistic, jackknife, mean_of,
 from headtree.study.claims.evidence import Evidence
 from headtree.study.claims.verdict import Claim, Finding
 
-#: A distribution is called similar to another when their Kolmogorov-Smirnov distance is below this.
+#: Two distributions are called similar if their Kolmogorov-Smirnov distance is below this.
 SIMILAR = 0.2
-#: The error below which an approximation is said to describe a matrix: where `paraproduct` begins to warn.
+#: Error below which an approximation is said to describe a matrix; `paraproduct` warns above it.
 DESCRIBES = 0.25
 
 
 @dataclass(frozen=True)
 class NetworkTest:
-    """A claim and its statistic, made from the evidence of a network's inputs."""
+    """A claim and its statistic, which is computed from the evidence of a network's inputs."""
 
     claim: Claim
     statistic: Callable[[Sequence[Evidence]], Statistic]
     needs_scores: bool = False
 
     def of(self, network: str, inputs: Sequence[Evidence]) -> Finding:
-        """Test the claim for a network."""
+        """Test the claim on a network."""
         if self.needs_scores and any(item.beyond.softmax is None for item in inputs):
             nothing = Estimate(float("nan"), (float("nan"), float("nan")), (len(inputs),))
             return Finding(self.claim, network, nothing, "needs scores, the input of softmax")
@@ -40,7 +40,7 @@ class NetworkTest:
 
 
 def findings(network: str, inputs: Sequence[Evidence]) -> list[Finding]:
-    """All claims about one network."""
+    """Test all claims about one network."""
     own = SAID_OF.get(network, {})
     return [own.get(test.claim.key, test).of(network, inputs) for test in TESTS]
 
@@ -105,7 +105,7 @@ def _network_ks(a: Evidence, b: Evidence) -> float:
     return mean_ks_distance(np.stack([a.measured.network_coefficients, b.measured.network_coefficients]))
 
 
-#: How clustered the heads are.
+#: The statistic of claims about clusters of heads.
 _SILHOUETTE = (
     "best silhouette of the heads in diffusion coordinates minus the mean of Gaussian clouds of the same "
     "covariance, in standard deviations of the clouds"
@@ -366,7 +366,7 @@ TESTS: tuple[NetworkTest, ...] = (
     ),
 )
 
-#: Claims that the paper makes about one network instead of the common one.
+#: Claims about a particular network, which replace the common claim with the same key.
 SAID_OF: dict[str, dict[str, NetworkTest]] = {
     "txl": {
         "clusters": NetworkTest(

@@ -1,4 +1,4 @@
-"""Whether heads form clusters or a continuum: silhouettes compared with those of a cloud without clusters."""
+"""Whether heads form clusters or a continuum: silhouettes compared with those of clouds without clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALLEST = 3  # smaller groups are outliers, not clusters
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Best mean silhouette over cuts of the heads' tree, and the same of Gaussian clouds of the same covariance."""
+    """Best mean silhouette over cuts of the heads' tree, and that of Gaussian clouds with the same covariance."""
 
     silhouette: float
     n_clusters: int  #: of the best cut
@@ -24,19 +24,19 @@ class Clustering:
 
     @property
     def excess(self) -> float:
-        """Silhouette minus its mean by chance, in standard deviations of chance; clusters are above 0."""
+        """Silhouette minus its null mean, in null standard deviations; positive if there are clusters."""
         deviation = float(self.by_chance.std(ddof=1))
         return (self.silhouette - float(self.by_chance.mean())) / deviation if deviation > 0 else float("nan")
 
 
 def clustering(distances: Float[np.ndarray, "point point"], *, rng: int = 0) -> Clustering:
-    """Look for clusters among points of known distances, such as heads.
+    """Look for clusters among points with given distances, such as heads.
 
-    The points are put into Euclidean space by classical scaling, mapped by diffusion (affinity exp(-distance /
-    median), three coordinates) and joined by average linkage; of its cuts into 2 to 12 groups the one of largest
-    mean silhouette is taken; groups of fewer than three points are outliers and do not count. The null distribution
-    comes from Gaussian clouds of the same covariance in the same space, which are one continuum by construction:
-    structure that the map itself creates is not mistaken for structure of the points.
+    The points are embedded in Euclidean space by classical scaling, mapped to three diffusion coordinates (affinity
+    exp(-distance / median)) and clustered by average linkage. The cut into 2 to 12 groups with the largest mean
+    silhouette is chosen; groups of fewer than three points are outliers and do not count. The null distribution
+    comes from Gaussian clouds with the same covariance in the same space, which have no clusters by construction.
+    So structure created by the diffusion map is not mistaken for structure of the points.
     """
     distances = np.asarray(distances, dtype=np.float64)
     n = len(distances)
@@ -50,7 +50,7 @@ def clustering(distances: Float[np.ndarray, "point point"], *, rng: int = 0) -> 
 
 
 def _scaled(distances: Float[np.ndarray, "point point"]) -> Float[np.ndarray, "point component"]:
-    """Points whose Euclidean distances are nearest to the given ones (classical scaling)."""
+    """Points whose Euclidean distances approximate the given ones (classical scaling)."""
     centred = distances**2
     centred = centred - centred.mean(axis=0) - centred.mean(axis=1, keepdims=True) + centred.mean()
     eigenvalues, vectors = np.linalg.eigh(-centred / 2)
@@ -83,9 +83,9 @@ def _best_silhouette(points: Float[np.ndarray, "point component"]) -> tuple[floa
 
 
 def mean_silhouette(distances: Float[np.ndarray, "point point"], labels: Int[np.ndarray, " point"]) -> float:
-    """Mean over points of (b - a) / max(a, b): a is the mean distance to the own cluster, b to the nearest other.
+    """Mean over points of (b - a) / max(a, b): a is the mean distance to its own cluster, b to the nearest other.
 
-    A point that is alone in its cluster has 0 (Rousseeuw 1987).
+    A point alone in its cluster counts as 0 (Rousseeuw 1987).
     """
     _, labels = np.unique(labels, return_inverse=True)
     member = np.eye(labels.max() + 1)[labels]

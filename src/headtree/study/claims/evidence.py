@@ -1,4 +1,4 @@
-"""What the tests of claims are made from: the numbers of one network on one input."""
+"""The numbers that claims are tested on, for one network on one input."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from headtree.tensor.attention_tensor import AttentionTensor
 
 @dataclass(frozen=True, eq=False)
 class ClaimNumbers:
-    """What claims are tested on beyond what every run measures."""
+    """Numbers that the tests of claims need besides the measures of a run."""
 
-    coefficients: Float[np.ndarray, "head function"]  #: those that make the entropy of each head
-    variation: Float[np.ndarray, " head"]  #: mean absolute step between neighbours in organized order
-    variation_relative: Float[np.ndarray, " head"]  #: the same over the head's root mean square
+    coefficients: Float[np.ndarray, "head function"]  #: coefficients that enter the entropy of each head
+    variation: Float[np.ndarray, " head"]  #: mean absolute difference of neighbours in organized order
+    variation_relative: Float[np.ndarray, " head"]  #: `variation` divided by the head's root mean square
     clusters: Clustering
     softmax: SoftmaxInvariance | None  #: of all heads; None for probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Everything that claims are tested on, of one network on one input, without the tensor itself."""
+    """Everything that claims are tested on, for one network on one input, without the tensor itself."""
 
-    measured: MeasuredInput  #: as the run has it
+    measured: MeasuredInput  #: from the run
     beyond: ClaimNumbers
 
 
 def measure_beyond(att: AttentionTensor, org: Organization, head_functions: int, *, rng: int = 0) -> ClaimNumbers:
-    """Measure on one input what its run did not.
+    """Compute the numbers of one input that its run does not contain.
 
     Parameters
     ----------
     att : AttentionTensor
-        Of kind "scores", or "probs": then what is about the inside of softmax is left out.
+        Scores or probabilities; for probabilities, `softmax` is None.
     org : Organization
-        Of `att`.
+        Organization of `att`.
     head_functions : int
-        Functions that make a head's entropy.
+        Number of functions in a head's entropy.
     rng : int
-        For the clusters of structureless heads.
+        Seed of the null distribution of clusters.
     """
     check_pair(att, org)
-    whole = replace(att, values=att.filled().values, mask=None)  # filled once for all
+    whole = replace(att, values=att.filled().values, mask=None)  # filled once for all measures
     variation, size = _variation(whole.values, org)
     return ClaimNumbers(
         coefficients=head_entropy(whole, org, head_functions).coefficients,
@@ -66,7 +66,7 @@ def measure_beyond(att: AttentionTensor, org: Organization, head_functions: int,
 def _variation(
     values: Float[Tensor, "head query key"], org: Organization
 ) -> tuple[Float[np.ndarray, " head"], Float[np.ndarray, " head"]]:
-    """Mean absolute step to the next query and key in organized order, and root mean square, of every head."""
+    """Mean absolute difference of neighbours in organized order, and root mean square, of every head."""
     rows, columns = (torch.from_numpy(org.order(axis)) for axis in (1, 2))
     steps, sizes = [], []
     for head in values:

@@ -1,4 +1,4 @@
-"""Claims that compare two networks; the list was fixed before any result."""
+"""Claims that compare two networks; the list was fixed before any results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRINTED_ENTROPIES = {"txl": (1200.20, 2473.37, 2476.25, 1902.98, 2188.69), "vit"
 
 @dataclass(frozen=True)
 class PairTest:
-    """A claim that a number of the first network (in the paper TXL) exceeds that of the second (ViT)."""
+    """A claim that a number is larger for the first network (in the paper TXL) than for the second (ViT)."""
 
     claim: Claim
     number: Callable[[Evidence], float]
@@ -26,7 +26,7 @@ class PairTest:
     needs_scores: bool = False
 
     def of(self, names: tuple[str, str], first: Sequence[Evidence], second: Sequence[Evidence]) -> Finding:
-        """Test the claim for two networks."""
+        """Test the claim on two networks."""
         network = " and ".join(names)
         if self.needs_scores and any(item.beyond.softmax is None for item in (*first, *second)):
             nothing = Estimate(float("nan"), (float("nan"), float("nan")), (len(first), len(second)))
@@ -40,7 +40,7 @@ class PairTest:
 
 
 def pair_findings(names: tuple[str, str], first: Sequence[Evidence], second: Sequence[Evidence]) -> list[Finding]:
-    """All claims about two networks."""
+    """Test all claims about two networks."""
     return [test.of(names, first, second) for test in PAIR_TESTS]
 
 

@@ -1,4 +1,4 @@
-"""Figure 1 of [OA] in numbers: every head organized by itself, as a matrix, with binary trees."""
+"""Figure 1 of [OA] in numbers: every head organized on its own, as a matrix, with binary trees."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _AFTER, _SHUFFLED = (
 
 @dataclass(frozen=True, eq=False)
 class MatrixRegularity:
-    """Mixed Hölder exponents and constants of heads in the original order, organized one by one, and shuffled."""
+    """Mixed Hölder exponents and constants of heads in original order, organized one by one, and shuffled."""
 
     heads: tuple[HeadId, ...]
     exponent: dict[str, Float[np.ndarray, " head"]]  #: "given", "organized", "shuffled"
@@ -60,9 +60,9 @@ class MatrixRegularity:
 def matrix_regularity(
     att: AttentionTensor, questionnaire: Questionnaire = SETTINGS, *, rng: int = 0
 ) -> MatrixRegularity:
-    """Organize every head of an input by itself and measure how regular it becomes, without cropping.
+    """Organize every head of an input on its own and measure how regular it becomes, without cropping.
 
-    Entries that a mask forbids are missing for the questionnaire; exponents are of the filled matrix.
+    Masked entries are missing for the questionnaire; exponents are computed from the filled matrix.
     """
     values = att.filled().values
     generator = np.random.default_rng(rng)
@@ -72,7 +72,7 @@ def matrix_regularity(
         for i, head in enumerate(values):
             mask = att.take(i).mask
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", HeadtreeWarning)  # of a head whose rows are all equal
+                warnings.simplefilter("ignore", HeadtreeWarning)  # raised for a head whose rows are all equal
                 trees = list(organize_array(head, questionnaire, mask=None if mask is None else mask[0]).trees)
             shuffled = [tree.take(generator.permutation(tree.n_leaves)) for tree in trees]
             for order, chosen in (("given", given), ("organized", trees), ("shuffled", shuffled)):

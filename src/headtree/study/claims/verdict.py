@@ -1,4 +1,4 @@
-"""Claims of the paper, what was measured for each, and the verdict that follows by rule."""
+"""Claims of the paper, the result measured for each, and the verdict that follows from a rule."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ RULE = (
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and how it was tested."""
+    """A claim of the paper and how it is tested."""
 
     key: str  #: short name, such as "regularity-given"
     part: str  #: figure, table or section of the paper
     says: str  #: the claim, in our words
     printed: str  #: numbers or words that the paper prints for it
-    statistic: str  #: what is computed; the claim says that it exceeds the limit
+    statistic: str  #: what is computed; the claim holds if it exceeds the limit
     limit: float
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out for one claim and one network, or two."""
+    """The result for one claim and one network, or a pair of networks."""
 
     claim: Claim
     network: str
     measured: Estimate
-    note: str = ""  #: why nothing could be measured, or what else to know
+    note: str = ""  #: why nothing could be measured, or another remark
 
     @property
     def verdict(self) -> Verdict:
-        """By `RULE`."""
+        """The verdict that follows from `RULE`."""
         low, high = self.measured.interval
         if low > self.claim.limit:
             return "agrees"

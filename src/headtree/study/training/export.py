@@ -1,6 +1,6 @@
-"""A training in a few small files, to be taken elsewhere: ``python -m headtree.study.training.export RUN FOLDER``.
+"""Export a training to a few small files: ``python -m headtree.study.training.export RUN FOLDER``.
 
-It may run while training goes on. `headtree.study.training.make_bundle` turns what it writes into a bundle.
+It may run during training. `headtree.study.training.make_bundle` turns the exported files into a bundle.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from headtree.models.bundled.vit import lasting_name
 from headtree.study.training import checkpoint as disk
 
 EARLIER = ("early", "middle", "late")
-_KEPT = ("settings", "config", "history", "seconds", "device", "torch", "step")
+_EXPORTED = ("settings", "config", "history", "seconds", "device", "torch", "step")
 
 
 def export(run: Path, folder: Path) -> Path:
-    """Write the last weights in half precision, those of the stages that are there in 8 bits; returns `folder`.
+    """Write the last weights in half precision and those of existing earlier stages in 8 bits; returns `folder`.
 
-    What the checkpoint knows of settings, history and test stands as JSON in the metadata of weights.safetensors.
+    The metadata of weights.safetensors contain the settings, history and test results as JSON.
     """
     from safetensors.torch import save_file
 
     found = disk.checkpoints(run)
     if not found:
-        raise InvalidValueError(f"run {run} holds no checkpoint")
+        raise InvalidValueError(f"run {run} holds no checkpoint; check the path")
     folder.mkdir(parents=True, exist_ok=True)
     last = disk.load(found[max(found)])
-    about = {name: last.about[name] for name in _KEPT}
+    about = {name: last.about[name] for name in _EXPORTED}
     result = run / "result.json"
     if result.is_file() and last.step == about["settings"]["steps"]:
         about |= json.loads(result.read_text(encoding="utf-8"))
     save_file(_named(packed(last.weights, 16)), folder / "weights.safetensors", {"about": json.dumps(about)})
     stages = sorted(round(share * about["settings"]["steps"]) for share in about["settings"]["stages"])
-    for name, step in zip(EARLIER, stages[1:], strict=False):  # the first is drawn again from the seed
+    for name, step in zip(EARLIER, stages[1:], strict=False):  # the initial weights are drawn again from the seed
         if step in found:
             save_file(_named(packed(disk.load(found[step]).weights, 8)), folder / f"{name}.safetensors")
     return folder
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What stands in the metadata of exported weights."""
+    """The metadata of exported weights."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / "weights.safetensors"
@@ -53,7 +53,7 @@ def read_about(folder: Path) -> dict[str, Any]:
             return json.loads(file.metadata()["about"])  # type: ignore[no-any-return]
     except (OSError, SafetensorError, TypeError, KeyError) as error:
         raise InvalidValueError(
-            f"{path} was not written by this module ({type(error).__name__}: {error}); export the run"
+            f"{path} is not an exported training ({type(error).__name__}: {error}); export the run"
         ) from error
 
 
@@ -62,7 +62,7 @@ def _named(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Export a run and say how far it is."""
+    """Export a run and print its progress."""
     about = read_about(export(Path(arguments[0]), Path(arguments[1])))
     print(
         f"step {about['step']} of {about['settings']['steps']}, {about['seconds']:.0f} s; test {about.get('test')}"

@@ -1,8 +1,8 @@
 """Bundle a finished training: ``python -m headtree.study.training.make_bundle EXPORTED DATA [FOLDER]``.
 
-Takes what `headtree.study.training.export` made of a finished training and the folder of its data, writes weights,
-configuration, vocabulary, samples and the card's numbers. The card itself, README.md, is written from the numbers
-of both networks.
+Reads the files that `headtree.study.training.export` wrote for a finished training, and the folder of its data.
+Writes weights, configuration, vocabulary, samples and the numbers of the model card. The card itself, README.md, is
+written from the numbers of both networks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headtree._files import atomic, write_text
 from headtree.errors import InvalidValueError
 from headtree.measures.comparisons import rank_correlation
 from headtree.models.bundled.bundle import BundledNetwork, load_bundled, networks_folder
@@ -36,28 +37,28 @@ N_SAMPLES, N_WORDS = 10, 256
 
 def bundle(exported: Path, data: TextData | ImageData, folder: Path) -> Path:
     """Write the bundle of one network; returns its folder."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     about = read_about(exported)
     settings = about["settings"]
     if "test" not in about:
         raise InvalidValueError(
-            f"{exported} is of a training that stopped at step {about['step']} of {settings['steps']} or was not "
-            "tested; resume it, then export it again"
+            f"the training in {exported} stopped at step {about['step']} of {settings['steps']} or was not tested; "
+            "resume it, then export it again"
         )
     home: Path = folder / settings["network"]
     home.mkdir(parents=True, exist_ok=True)
     for name in ("weights", *EARLIER):
         if (exported / f"{name}.safetensors").is_file():
-            save_file(load_file(exported / f"{name}.safetensors"), home / f"{name}.safetensors")
+            _save(load_file(exported / f"{name}.safetensors"), home / f"{name}.safetensors")
     write_json(home / "config.json", about["config"])
     if isinstance(data, TextData):
-        (home / "vocabulary.txt").write_text("\n".join(data.tokenizer.words) + "\n", encoding="utf-8")
-        save_file({"tokens": _passages(data).int()}, home / "samples.safetensors")
+        write_text(home / "vocabulary.txt", "\n".join(data.tokenizer.words) + "\n")
+        _save({"tokens": _passages(data).int()}, home / "samples.safetensors")
     else:
         first = torch.tensor([int((data.test_labels == i).nonzero()[0, 0]) for i in range(len(data.classes))])
         samples = {"images": data.test_images[first].contiguous(), "labels": data.test_labels[first].int()}
-        save_file(samples, home / "samples.safetensors")
+        _save(samples, home / "samples.safetensors")
     card = {name: about[name] for name in ("settings", "history", "test", "seconds", "device", "torch")}
     write_json(home / "card.json", {**card, "classes": list(CLASSES)} if settings["network"] == "vit" else card)
     card |= _checked(settings["network"], folder)
@@ -68,8 +69,15 @@ def bundle(exported: Path, data: TextData | ImageData, folder: Path) -> Path:
     return home
 
 
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    with atomic(path) as draft:
+        save_file(tensors, draft)
+
+
 def _passages(data: TextData) -> Tensor:
-    """Passages of the test text, evenly spread, each from the start of a line on."""
+    """Evenly spaced passages of the test text, each from the start of a line."""
     ends = (data.test == data.tokenizer.numbers[END]).nonzero()[:, 0] + 1
     starts = []
     for i in range(N_SAMPLES):
@@ -88,12 +96,12 @@ def passage_perplexity(network: BundledNetwork, i: int) -> float:
 
 @torch.no_grad()
 def predicted_labels(network: BundledNetwork) -> list[int]:
-    """The class that the network names for each of its sample images."""
+    """The class that the network predicts for each of its sample images."""
     return [int(network.model(**item).logits.argmax()) for item in network.inputs]
 
 
 def _checked(name: str, folder: Path) -> dict[str, Any]:
-    """What the bundle does, measured on the bundle."""
+    """Measures of the bundled network, computed from the bundle itself."""
     network = load_bundled(name, folder=folder)
     untrained = load_bundled(name, "initial", folder=folder)
     probs, before = (
@@ -215,19 +223,19 @@ The weights are under headtree's own licence.
 
 
 def write_card(folder: Path) -> Path:
-    """The model card, from the numbers in the bundles that are there."""
+    """Write the model card from the numbers of the bundles in `folder`."""
     text = _HEAD
     for name, section in (("txl", _txl_section), ("vit", _vit_section)):
         if (folder / name / "card.json").is_file():
             card, config = (json.loads((folder / name / f"{part}.json").read_text()) for part in ("card", "config"))
             text += section(card, config, folder)
     path = folder / "README.md"
-    path.write_text(_reflowed(text + _TAIL), encoding="utf-8")
+    write_text(path, _reflowed(text + _TAIL))
     return path
 
 
 def _reflowed(text: str) -> str:
-    """Paragraphs in lines of even length; tables, headings and pictures as they are."""
+    """Rewrap paragraphs; tables, headings and pictures stay unchanged."""
     parts = [
         part if part.startswith(("|", "#", "!")) else textwrap.fill(part, 116, break_on_hyphens=False)
         for part in re.split(r"\n{2,}", text.strip())
@@ -268,9 +276,9 @@ def _vit_section(card: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
 
 
 def _common(card: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("steps", "batch", "context", "learning_rate", "weight_decay", "visible", "visible_until")
+    names = ("steps", "batch", "context", "learning_rate", "weight_decay", "visible", "visible_until")
     return {
-        **{name: card["settings"][name] for name in kept},
+        **{name: card["settings"][name] for name in names},
         "n_weights": card["n_weights"],
         "minutes": card["seconds"] / 60,
         "device": card["device"],

@@ -1,4 +1,4 @@
-"""Train the paper's two networks: progress, a validation curve, checkpoints, exact resume."""
+"""Train the paper's two networks, with progress, a validation curve, checkpoints and exact resume."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headtree._files import atomic
 from headtree._version import __version__
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.progress import progress
@@ -30,25 +31,25 @@ from headtree.study.training.training_config import Training, named_config
 from headtree.study.training.training_tasks import ImageTask, TextTask, TrainingTask
 from headtree.study.training.training_watch import head_numbers, plot_history
 
-#: Shares of the steps that a one-cycle schedule takes to rise.
+#: Fraction of the steps in which a one-cycle schedule rises.
 _RISE = 0.1
 
-#: What a data-centre GPU does on such networks, in floating-point operations per second: a third of its best.
+#: Typical floating-point operations per second of a data-centre GPU on such networks: a third of its peak.
 _GPU_SPEED = 2e14
 
 
 class DivergedError(HeadtreeError, ArithmeticError):
-    """The loss became infinite or no number; the last checkpoint is as it was."""
+    """The loss became infinite or nan; the last checkpoint is unchanged."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A training that is over, or stopped."""
+    """A training that has finished or stopped."""
 
     folder: Path
     step: int
-    history: tuple[Mapping[str, Any], ...]  #: a row per checkpoint: step, losses, what the heads look like
-    test: Mapping[str, float] | None  #: on the test part; None if the training stopped before its end
+    history: tuple[Mapping[str, Any], ...]  #: one row per checkpoint: step, losses, measures of the heads
+    test: Mapping[str, float] | None  #: test results; None if the training has not finished
 
 
 def train(
@@ -71,28 +72,28 @@ def train(
     network : {"txl", "vit"}
         Transformer-XL on WikiText, or ViT on CIFAR-10.
     config : {"small", "paper"} or Training
-        `small` trains in minutes on a GPU from the files in `data`. `paper` is the paper's size and data, which it
-        fetches; it needs a GPU.
+        `small` trains in minutes on a GPU from the files in `data`. `paper` has the paper's size and downloads the
+        paper's data; it needs a GPU.
     output : path
         Folder for checkpoints, result.json, history.csv and curve.svg.
     data : path, optional
         Folder with the WikiText files or with CIFAR-10, for `small`.
     resume : bool
-        Go on from the last checkpoint in `output`, exactly as if there had been no interruption.
+        Continue from the last checkpoint in `output`, exactly as if there had been no interruption.
     device : optional
-        Where to train; a GPU if there is one.
+        Where to train; by default a GPU if there is one.
     steps, seed : int, optional
-        Instead of the configuration's.
+        Replace those of the configuration.
     stop_after : int, optional
-        Write a checkpoint after this step and stop, to go on later.
+        Write a checkpoint after this step and stop; `resume` continues from it.
     fast : bool
-        Compile the blocks, and on a GPU run the Transformer-XL's steps as CUDA graphs, in less than half the time.
-        Gradients are the plain ones up to the rounding of bfloat16.
+        Compile the blocks, and on a GPU run the steps of the Transformer-XL as CUDA graphs, which takes less than
+        half the time. Gradients are equal up to the rounding of bfloat16.
 
     Notes
     -----
-    On a GPU, matrix products run in bfloat16. Random numbers are drawn from generators set from the seed; torch's
-    global ones are as they were afterwards.
+    On a GPU, matrix products run in bfloat16. All random numbers depend on the seed; the state of torch's global
+    generators is restored at the end.
     """
     settings = named_config(network, config) if isinstance(config, str) else config
     if not isinstance(settings, Training):
@@ -104,7 +105,7 @@ def train(
     )
     where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidValueError(f"device {str(where)!r} was asked for, but torch sees no GPU; leave device out")
+        raise InvalidValueError(f"device is {str(where)!r}, but torch sees no GPU; leave device out")
     is_paper = config == "paper"
     if is_paper and where.type != "cuda":
         raise InvalidValueError(_too_slow(settings))
@@ -130,12 +131,12 @@ def make_task(settings: Training, data: Any, device: torch.device, is_paper: boo
 
 def _check_output(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise InvalidValueError(f"output must be a folder, but {folder} is a file")
+        raise InvalidValueError(f"output must be a folder, but {folder} is a file; choose another path")
     there = disk.checkpoints(folder) if folder.exists() else {}
     if there and not resume:
         raise InvalidValueError(
-            f"output {folder} already holds a training, up to step {max(there)}; pass resume (--resume) to go on "
-            "with it, or another folder"
+            f"output {folder} already holds a training, up to step {max(there)}; pass resume (--resume) to "
+            "continue it, or choose another folder"
         )
     if resume and not there:
         raise InvalidValueError(f"output {folder} holds no checkpoint to resume from; leave resume out to start")
@@ -149,7 +150,7 @@ def _last_checkpoint(folder: Path, settings: Training) -> disk.Checkpoint:
 
 
 class _TrainingLoop:
-    """Step after step, with everything a checkpoint must hold."""
+    """The training loop, with the state that a checkpoint must hold."""
 
     def __init__(
         self, task: TrainingTask, settings: Training, folder: Path, device: torch.device, fast: bool
@@ -197,12 +198,12 @@ class _TrainingLoop:
         return loss.clone()
 
     def _evaluate(self, losses: list[Tensor]) -> None:
-        """Validate, look at the heads, write a checkpoint."""
+        """Validate, measure the heads and write a checkpoint."""
         loss = float(torch.stack(losses).mean()) if losses else None
         if loss is not None and not math.isfinite(loss):
             raise DivergedError(
-                f"the training loss is {loss} before step {self.step}; the checkpoint before is as it was: resume "
-                "from it with a smaller learning rate in a new folder"
+                f"the training loss is {loss} before step {self.step}; the last checkpoint is unchanged; train "
+                "again in a new folder with a smaller learning rate"
             )
         self.model.eval()
         with torch.no_grad(), _mixed_precision(self.device), _not_compiled(self.model):
@@ -252,7 +253,7 @@ class _TrainingLoop:
         disk.save(self.folder, disk.Checkpoint(self.step, weights, state, about), keep=self.settings.stage_steps)
 
     def go_back_to(self, saved: disk.Checkpoint) -> None:
-        """Take everything from a checkpoint."""
+        """Restore the state of a checkpoint."""
         parts = {"optimizer": {}, "task": {}, "random": {}}  # type: dict[str, dict[str, Tensor]]
         for key, value in saved.state.items():
             part, _, name = key.partition(".")
@@ -267,16 +268,19 @@ class _TrainingLoop:
 
     def _write_curve(self) -> None:
         names = list(self.history[-1])
-        with (self.folder / "history.csv").open("w", newline="", encoding="utf-8") as file:
+        with (
+            atomic(self.folder / "history.csv") as draft,
+            draft.open("w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(self.history)
-        with suppress(ImportError):  # drawing is an extra; the numbers are there
+        with suppress(ImportError):  # matplotlib is optional; history.csv has the numbers
             plot_history(self.history, self.folder / "curve.svg", f"{self.settings.network}, {self.step} steps")
 
 
 class _Gradients:
-    """Set the gradients of a batch; returns the loss and what else the task's loss returns."""
+    """Compute the gradients of a batch; returns the loss and the other results of the task's loss."""
 
     def __init__(self, task: TrainingTask, device: torch.device) -> None:
         self.task, self.device = task, device
@@ -290,9 +294,9 @@ class _Gradients:
 
 
 class _Recorded(_Gradients):
-    """The same as one CUDA graph for each shape of batch.
+    """The same, as one CUDA graph for each batch shape.
 
-    Launching its thousands of kernels one by one takes the processor longer than they run.
+    Launching thousands of kernels one by one takes the CPU longer than the GPU takes to run them.
     """
 
     def __init__(self, task: TrainingTask, device: torch.device) -> None:
@@ -317,7 +321,7 @@ class _Recorded(_Gradients):
         index = torch.cuda.current_device() if self.device.index is None else self.device.index
         aside = torch.cuda.Stream(index)
         aside.wait_stream(torch.cuda.current_stream(index))
-        with torch.random.fork_rng([index]), torch.cuda.stream(aside):  # compile and settle first
+        with torch.random.fork_rng([index]), torch.cuda.stream(aside):  # compile and warm up first
             for _ in range(3):
                 super().__call__(inputs)
         torch.cuda.current_stream(index).wait_stream(aside)
@@ -329,7 +333,7 @@ class _Recorded(_Gradients):
 
 
 def learning_rate(settings: Training, step: int) -> float:
-    """Constant; or half a cosine down to 0, after a straight rise for one-cycle."""
+    """The learning rate of a step: constant, or half a cosine down to 0, after a linear rise for one-cycle."""
     if settings.schedule == "constant":
         return settings.learning_rate
     done = step / settings.steps
@@ -372,7 +376,7 @@ def _own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _fast_products(fast: bool = True) -> Iterator[None]:
-    """What is left of matrix products in float32 may round their factors, or may not, while this lasts."""
+    """Allow or forbid TF32 in the remaining float32 matrix products while the block runs."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if fast else "highest")
     try:
@@ -399,7 +403,7 @@ def _mixed_precision(device: torch.device) -> Iterator[None]:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The equal layers of the network: compiled one by one, they share what was compiled."""
+    """The identical layers of the network; compiled one by one, they share the compiled code."""
     stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return max((list(stack) for stack in stacks), key=len, default=[])
 
@@ -418,7 +422,7 @@ def _compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _not_compiled(model: nn.Module) -> Iterator[None]:
-    """The plain modules, for capture to look into."""
+    """Use the plain modules while the block runs, so capture can look inside them."""
     before = [(block, block._compiled_call_impl) for block in _blocks(model)]
     try:
         for block, _ in before:
@@ -434,13 +438,13 @@ def _too_slow(settings: Training) -> str:
     speed, work = _measured_speed(), operations(settings)
     return (
         f"config 'paper' needs a GPU: its training is about {work:.0e} operations, {_span(work / speed)} at the "
-        f"{speed / 1e9:.0f} billion a second measured on this processor just now, about {_span(work / _GPU_SPEED)} "
+        f"{speed / 1e9:.0f} billion per second measured on this CPU, about {_span(work / _GPU_SPEED)} "
         "on one data-centre GPU; train 'small', or run this where torch sees a GPU"
     )
 
 
 def operations(settings: Training) -> float:
-    """Floating-point operations of a whole training, to a few percent: six per weight and token, and attention."""
+    """Floating-point operations of a training, within a few percent: six per weight and token, plus attention."""
     if settings.network == "txl":
         s = {
             "n_layers": 16,
@@ -465,7 +469,7 @@ def operations(settings: Training) -> float:
 
 
 def _measured_speed() -> float:
-    """Operations per second of a matrix product here, now."""
+    """Floating-point operations per second of a matrix product on this CPU."""
     a = torch.ones(768, 768)
     a @ a
     start, n = time.perf_counter(), 0

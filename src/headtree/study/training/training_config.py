@@ -1,4 +1,4 @@
-"""What is trained and how: the configurations `small` and `paper` of both networks."""
+"""Settings of training: the configurations `small` and `paper` of both networks."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Network = Literal["txl", "vit"]
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained. A checkpoint continues only with the settings it was made with."""
+    """Settings of a training. A checkpoint can only be resumed with the settings it was made with."""
 
     network: Network
     steps: int
     batch: int
     learning_rate: float
-    sizes: Mapping[str, Any] = field(default_factory=dict)  #: of the network, as its configuration names them
+    sizes: Mapping[str, Any] = field(default_factory=dict)  #: of the network, by the names in its configuration
     schedule: Literal["one-cycle", "cosine", "constant"] = "one-cycle"
     optimizer: Literal["adamw", "adam"] = "adamw"
     weight_decay: float = 0.0
     clip: float = 1.0  #: largest norm of the gradient
-    context: int = 256  #: txl: words of a segment
-    forget: float = 0.1  #: txl: share of the steps that start with an empty memory, as capture does
+    context: int = 256  #: txl: words per segment
+    forget: float = 0.1  #: txl: fraction of steps that start with an empty memory, as in capture
     label_smoothing: float = 0.0
     augment: float = 0.0  #: vit: strength of the random changes to images
-    mix: float = 0.0  #: vit: share of the batches whose images are mixed in pairs
-    visible: float = 1.0  #: vit: share of the patches, drawn anew for each image, that are shown …
-    visible_until: float = 0.0  #: … for this share of the steps; then all are
-    pretrained: str = ""  #: vit: name on the hub of the weights to start from
-    evaluations: int = 20  #: how often to validate, measure the heads and write a checkpoint
-    stages: tuple[float, ...] = (0.0, 0.02, 0.1, 0.4)  #: shares of the steps whose checkpoints are kept for good
+    mix: float = 0.0  #: vit: fraction of batches whose images are mixed in pairs
+    visible: float = 1.0  #: vit: fraction of patches shown, drawn for each image, …
+    visible_until: float = 0.0  #: … during this fraction of the steps; then all are shown
+    pretrained: str = ""  #: vit: hub id of the weights to start from
+    evaluations: int = 20  #: number of times to validate, measure the heads and write a checkpoint
+    stages: tuple[float, ...] = (0.0, 0.02, 0.1, 0.4)  #: fractions of training whose checkpoints stay
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,25 +42,25 @@ class Training:
             raise InvalidValueError(f"network must be one of {get_args(Network)}, got {self.network!r}")
         for name in ("steps", "batch", "context", "evaluations"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InvalidValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise InvalidValueError(f"{name} must be an integer of at least 1, got {getattr(self, name)!r}")
         if not 0 < self.visible <= 1:
             raise InvalidValueError(f"visible must be greater than 0 and at most 1, got {self.visible}")
         if not self.learning_rate > 0:
             raise InvalidValueError(f"learning_rate must be greater than 0, got {self.learning_rate}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written into checkpoints."""
+        """The settings as plain JSON values, as in checkpoints."""
         return {**asdict(self), "sizes": dict(self.sizes), "stages": list(self.stages)}
 
     @property
     def evaluation_steps(self) -> frozenset[int]:
-        """After which steps the network is evaluated: evenly spread, the stages, first and last included."""
+        """Steps after which the network is evaluated: evenly spaced from first to last, and the stages."""
         spread = {round(i * self.steps / self.evaluations) for i in range(self.evaluations + 1)}
         return frozenset(spread | self.stage_steps)
 
     @property
     def stage_steps(self) -> frozenset[int]:
-        """The steps whose checkpoints are kept."""
+        """The steps whose checkpoints are not removed."""
         return frozenset(round(share * self.steps) for share in self.stages)
 
 
@@ -74,7 +74,7 @@ TXL_SMALL = Training(
     sizes={"dropout": 0.2},
 )
 
-#: The authors' script; [OA] prints a learning rate of 2.5e-3. Steps and batch are those of Transformer-XL's own.
+#: From the authors' script; [OA] prints a learning rate of 2.5e-3. Steps and batch are those of Transformer-XL.
 TXL_PAPER = Training(
     network="txl",
     steps=200_000,
@@ -132,7 +132,7 @@ CONFIGS: Mapping[tuple[str, str], Training] = {
 
 
 def named_config(network: str, config: str) -> Training:
-    """The configuration of that name."""
+    """The configuration with this name."""
     if network not in get_args(Network):
         raise InvalidValueError(f"network must be one of {get_args(Network)}, got {network!r}")
     if (network, config) not in CONFIGS:

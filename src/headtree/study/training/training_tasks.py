@@ -1,4 +1,4 @@
-"""What each network learns: its batches, its loss, and how well it does on data it has not seen."""
+"""The training task of each network: its batches, its loss, and its evaluation on unseen data."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLC
 from headtree.study.training.datasets import ImageData, TextData
 from headtree.study.training.training_config import Training
 
-#: Logits that are held at once while the loss of text is computed.
+#: Largest number of logits in memory while the loss of text is computed.
 _LOGITS_AT_ONCE = 2**29
 
-#: Validation runs in this many streams side by side.
+#: Number of parallel streams in validation.
 _STREAMS = 32
 
 
 class TrainingTask(Protocol):
-    """What the training loop needs to know."""
+    """What the training loop requires of a task."""
 
     can_be_recorded: bool  #: whether its loss and gradients may run as a CUDA graph
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The network to train."""
 
     def batch(self, step: int) -> dict[str, Tensor]:
-        """What the step learns from; which data that is depends on the settings and the step alone."""
+        """The arguments of `loss` for a step; they depend only on the settings and the step."""
 
     @property
     def loss(self) -> Callable[..., tuple[Tensor, ...]]:
-        """From what `batch` gave: the loss, then what `keep` takes."""
+        """A function of the tensors of `batch` that returns the loss, then the arguments of `keep`."""
 
     @property
     def keep(self) -> Callable[..., None]:
-        """Take over what a step leaves for the next."""
+        """A function that stores what the next step needs."""
 
     def evaluate(self) -> dict[str, float]:
-        """Validation, the loss first."""
+        """Validation measures; the loss is first."""
 
     def test(self) -> dict[str, float]:
-        """The same on the test part."""
+        """The same measures on the test split."""
 
     def probe(self) -> list[Mapping[str, Any]]:
-        """One unseen input to capture the heads on."""
+        """One unseen input on which the heads are captured."""
 
     def config(self) -> dict[str, Any]:
-        """The network's configuration, for files."""
+        """The configuration of the network, to be stored."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold beyond weights and optimizer."""
+        """Tensors that a checkpoint must hold besides those of weights and optimizer."""
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from there."""
+        """Restore the tensors of a checkpoint."""
 
 
 class TextTask:
@@ -87,10 +87,10 @@ class TextTask:
         self.memory = torch.zeros(settings.batch, sizes.n_layers, sizes.memory, sizes.width, device=device)
 
     def batch(self, step: int) -> dict[str, Tensor]:
-        """Streams start anew at another word in every round through the text; memory goes on."""
+        """Each epoch starts the streams at a different word; the memory carries over."""
         context, batch = self.settings.context, self.settings.batch
-        around, segment = divmod(step, self.n_segments)
-        offset = int(np.random.default_rng([self.settings.seed, 1, around]).integers(context))
+        epoch, segment = divmod(step, self.n_segments)
+        offset = int(np.random.default_rng([self.settings.seed, 1, epoch]).integers(context))
         streams = self.train[: len(self.train) // batch * batch].view(batch, -1)
         start = offset + segment * context
         forgets = np.random.default_rng([self.settings.seed, 2, step]).random() < self.settings.forget
@@ -100,24 +100,24 @@ class TextTask:
         }
 
     def loss(
-        self, words: Int[Tensor, "stream word"], memory: Float[Tensor, "stream layer place width"]
+        self, words: Int[Tensor, "stream word"], memory: Float[Tensor, "stream layer position width"]
     ) -> tuple[Tensor, ...]:
-        """Of every word but the first; then the memory for the next segment."""
+        """The mean loss over all words except the first, and the memory for the next segment."""
         hidden, memory = self.model.hidden_states(words[:, :-1], memory)
         targets = words[:, 1:].flatten()
         return _text_loss(self.model, hidden.flatten(0, 1), targets) / targets.numel(), memory
 
-    def keep(self, memory: Float[Tensor, "stream layer place width"]) -> None:
-        """Add to the memory at its end."""
-        n_kept = min(memory.shape[2], self.memory.shape[2])
-        self.memory = torch.cat([self.memory, memory[:, :, memory.shape[2] - n_kept :]], dim=2)[:, :, n_kept:]
+    def keep(self, memory: Float[Tensor, "stream layer position width"]) -> None:
+        """Append to the memory and drop its oldest positions."""
+        n_new = min(memory.shape[2], self.memory.shape[2])
+        self.memory = torch.cat([self.memory, memory[:, :, memory.shape[2] - n_new :]], dim=2)[:, :, n_new:]
 
     def evaluate(self) -> dict[str, float]:
-        """The validation text, in several streams."""
+        """Loss and perplexity of the validation text, in several streams."""
         return self._perplexity(self.valid, _STREAMS)
 
     def test(self) -> dict[str, float]:
-        """The test text, in one stream from its start."""
+        """Loss and perplexity of the test text, in a single stream."""
         return self._perplexity(self.test_text, 1)
 
     @torch.no_grad()
@@ -132,15 +132,15 @@ class TextTask:
         return [{"input_ids": self.valid[None, : self.settings.context]}]
 
     def config(self) -> dict[str, Any]:
-        """The Transformer-XL's sizes."""
+        """The sizes of the Transformer-XL."""
         return self.model.config.to_dict()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The memory."""
+        """The memory of the streams."""
         return {"memory": self.memory}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the memory."""
+        """Restore the memory."""
         self.memory = tensors["memory"].to(self.device)
 
 
@@ -148,7 +148,7 @@ class TextTask:
 def text_loss(
     model: TransformerXL, text: Int[Tensor, " word"], context: int = 256, n_streams: int = 1, memory: bool = True
 ) -> float:
-    """Mean loss over all words of a text but the first, read in segments; with memory from each to the next."""
+    """Mean loss over all words of a text except the first, read in segments with or without memory between them."""
     n_streams = max(1, min(n_streams, len(text) // (context + 1)))
     length = (len(text) - 1) // n_streams
     inputs, targets = (part[: n_streams * length].view(n_streams, length) for part in (text[:-1], text[1:]))
@@ -163,21 +163,21 @@ def text_loss(
 def _text_loss(
     model: TransformerXL, hidden: Float[Tensor, "word width"], targets: Int[Tensor, " word"]
 ) -> Float[Tensor, ""]:
-    """Sum of the losses; where the logits would not fit, in pieces that are computed again for the gradient."""
+    """Sum of the losses; if there are too many logits, in chunks that are recomputed for the gradient."""
 
-    def piece(states: Tensor, words: Tensor) -> Tensor:
+    def chunk(states: Tensor, words: Tensor) -> Tensor:
         return F.cross_entropy(model.logits(states), words, reduction="sum")
 
     size = max(1, _LOGITS_AT_ONCE // model.config.vocabulary)
     if len(hidden) <= size:
-        return piece(hidden, targets)
+        return chunk(hidden, targets)
     losses = [
         checkpoint(
-            piece,
+            chunk,
             hidden[start : start + size],
             targets[start : start + size],
             use_reentrant=False,
-            preserve_rng_state=False,  # nothing random in there
+            preserve_rng_state=False,  # the chunk draws no random numbers
         )
         for start in range(0, len(hidden), size)
     ]
@@ -185,9 +185,9 @@ def _text_loss(
 
 
 class ImageTask:
-    """Name what an image shows."""
+    """Classify images."""
 
-    can_be_recorded = False  # transformers asks whether a graph is being recorded, and then compiles again
+    can_be_recorded = False  # transformers checks whether a graph is being recorded, which recompiles
 
     def __init__(self, settings: Training, data: ImageData, device: torch.device) -> None:
         self.settings, self.device, self.n_classes = settings, device, len(data.classes)
@@ -202,19 +202,19 @@ class ImageTask:
             draw_vit_weights(self.model, settings.seed)
         self.model.to(device)
         self.size: int = self.model.config.image_size
-        # on the device beforehand: a step waits for nothing that has to come from the processor
+        # on the device in advance, so no step waits for a transfer from the CPU
         self._one_hot = torch.eye(self.n_classes, device=device)
         self._order: tuple[int, Tensor] | None = None
         self._show = vit.show_some_tokens(self.model)
 
     def batch(self, step: int) -> dict[str, Tensor]:
-        """Every round through the images takes them in another order."""
+        """Each epoch takes the images in a different order."""
         settings = self.settings
-        around, place = divmod(step, len(self.images) // settings.batch)
-        if self._order is None or self._order[0] != around:
-            order = np.random.default_rng([settings.seed, 1, around]).permutation(len(self.images))
-            self._order = around, torch.as_tensor(order, device=self.device)
-        chosen = self._order[1][place * settings.batch : (place + 1) * settings.batch]
+        epoch, index = divmod(step, len(self.images) // settings.batch)
+        if self._order is None or self._order[0] != epoch:
+            order = np.random.default_rng([settings.seed, 1, epoch]).permutation(len(self.images))
+            self._order = epoch, torch.as_tensor(order, device=self.device)
+        chosen = self._order[1][index * settings.batch : (index + 1) * settings.batch]
         images, labels = self.images[chosen], self._one_hot[self.labels[chosen]]
         if settings.augment > 0:
             pixels = vit.augmented(images, self.size, settings.augment)
@@ -235,20 +235,20 @@ class ImageTask:
         labels: Float[Tensor, "image class"],
         tokens: Int[Tensor, "image shown"] | None = None,
     ) -> tuple[Tensor, ...]:
-        """Cross entropy, of the images or of some of their tokens."""
+        """Cross entropy, with all tokens of the images or only some."""
         with self._show(tokens):
             logits = self.model(pixel_values=pixels).logits
         return (F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing),)
 
     def keep(self) -> None:
-        """Nothing."""
+        """Do nothing: steps are independent."""
 
     def evaluate(self) -> dict[str, float]:
-        """On the first 2000 test images: CIFAR-10 has no validation part, and nothing is chosen by this curve."""
+        """Accuracy on the first 2000 test images: CIFAR-10 has no validation split, and no choice depends on it."""
         return self._accuracy(2000)
 
     def test(self) -> dict[str, float]:
-        """All test images."""
+        """Loss and accuracy on all test images."""
         return self._accuracy(len(self.test_images))
 
     @torch.no_grad()
@@ -267,17 +267,17 @@ class ImageTask:
         return [{"pixel_values": vit.pixel_values(self.test_images[:1], self.size)}]
 
     def config(self) -> dict[str, Any]:
-        """The ViT's sizes."""
+        """The sizes of the ViT."""
         config = self.model.config.to_dict()
-        kept = (*vit.SMALL, "num_channels", "qkv_bias", "hidden_act", "layer_norm_eps")
-        return {"model_type": "vit", **{name: config[name] for name in kept}, "num_labels": self.n_classes}
+        names = (*vit.SMALL, "num_channels", "qkv_bias", "hidden_act", "layer_norm_eps")
+        return {"model_type": "vit", **{name: config[name] for name in names}, "num_labels": self.n_classes}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Nothing: batches follow from the step."""
+        """Return no tensors: batches depend only on the step."""
         return {}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Nothing to take."""
+        """Do nothing: there is nothing to restore."""
 
 
 def _pretrained_vit(name: str, n_classes: int) -> Any:
@@ -287,6 +287,6 @@ def _pretrained_vit(name: str, n_classes: int) -> Any:
         return ViTForImageClassification.from_pretrained(name, num_labels=n_classes)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
-            f"the weights {name} cannot be fetched: {error}; connect to the network, or train the configuration "
-            "'small'"
+            f"the weights {name} cannot be downloaded: {error}; connect to the internet, or train the "
+            "configuration 'small'"
         ) from error

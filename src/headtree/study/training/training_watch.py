@@ -22,7 +22,7 @@ def mixed_difference(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head
     r"""Mean of \|dd'\| over scales and entries, per head, on dyadic trees of queries and keys.
 
     dd' = P^(j+1)P'^(j'+1) f - P^(j+1)P'^j' f - P^j P'^(j'+1) f + P^j P'^j' f is the mixed Haar difference of eq.
-    (12) of [OA]. It is constant on folders, so each folder counts with its size.
+    (12) of [OA]. It is constant on folders, so each folder is weighted by its size.
     """
     queries, query_weights = (part.to(x) for part in _differences(x.shape[1]))
     keys, key_weights = (part.to(x) for part in _differences(x.shape[2]))
@@ -33,7 +33,7 @@ def mixed_difference(x: Float[Tensor, "head query key"]) -> Float[Tensor, " head
 
 
 def _differences(n: int) -> tuple[Float[Tensor, "folder leaf"], Float[Tensor, " folder"]]:
-    """Mean over a folder minus mean over its parent, for the folders of all levels under the root; shares of n."""
+    """Mean over a folder minus mean over its parent, for all folders below the root, and their sizes over n."""
     tree = PartitionTree.halving(n)
     means = np.zeros((tree.n_nodes, n))
     for nodes in tree.nodes:
@@ -44,7 +44,7 @@ def _differences(n: int) -> tuple[Float[Tensor, "folder leaf"], Float[Tensor, " 
 
 
 def head_numbers(att: AttentionTensor) -> dict[str, float]:
-    """Mean size of the heads' mixed Haar differences, and their mean over present entries."""
+    """Mean absolute mixed Haar difference of the heads, and the mean of their unmasked entries."""
     values = att.block()
     mask = None if att.mask is None else torch.as_tensor(np.asarray(att.mask))
     present = values if mask is None else values[(~mask).expand(values.shape)]
@@ -55,10 +55,10 @@ def head_numbers(att: AttentionTensor) -> dict[str, float]:
 
 
 def structure(trained: AttentionTensor, initial: AttentionTensor) -> dict[str, float]:
-    """How far the heads' attention is from uniform, from each other and from the untrained network's.
+    """Distances of the heads' attention from uniform, from each other and from the untrained network.
 
-    Distances between probabilities are total variation, half the sum of absolute differences, in the mean over
-    queries: 0 is equal, 1 is nothing in common.
+    The distance is total variation, half the sum of absolute differences, averaged over queries: 0 means equal, 1
+    means nothing in common.
     """
     probs, before = trained.block(), initial.block()
     mask = None if trained.mask is None else torch.as_tensor(np.asarray(trained.mask))
@@ -84,7 +84,7 @@ def _from_each_other(probs: Float[Tensor, "head query key"]) -> float:
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw the loss, the heads' mixed differences and their mean over training (SVG or PNG by the name)."""
+    """Draw the loss, the heads' mixed differences and their mean over training, as SVG or PNG by the file name."""
     from headtree.report.figures.style import write
 
     write(_history_figure(history, title), path)
