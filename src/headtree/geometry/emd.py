@@ -15,7 +15,7 @@ from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import add_pairwise_l1
-from headtree.geometry.masked_distances import masked_emd
+from headtree.geometry.masked_emd import masked_emd
 from headtree.trees.tree import PartitionTree
 
 Weights = Literal["levels", "distinct"]
