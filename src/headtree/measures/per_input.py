@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree._json import from_json, to_json
+from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import HeadtreeWarning
 from headtree.measures.entropy import head_entropy, network_entropy
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
 from headtree.measures.orders import check_pair
-from headtree.measures.regularity import regularity
+from headtree.measures.regularity import exponents_in_each
 from headtree.measures.sparsity import Sparsity, curve_counts, sparsity
 from headtree.questionnaire.organization import Organization, PerAxis
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
@@ -31,7 +32,7 @@ _COARSE_SHARE = 0.01
 class MeasuredInput:
     """The numbers of one network on one input, without the tensor itself.
 
-    `exponent` and `constant` are by the orders of `sparsity`: organized, given, random, shuffled.
+    `exponent` is by order: organized and given.
     """
 
     heads: tuple[HeadId, ...]
@@ -47,7 +48,6 @@ class MeasuredInput:
     sparsity: Sparsity
     fine_share: float  #: share of the energy outside the coarsest 1 % of the functions of the organized tensor
     exponent: dict[str, Float[np.ndarray, " head"]]  #: mixed Hölder exponents
-    constant: dict[str, Float[np.ndarray, " head"]]  #: and constants
     invariance: SoftmaxInvariance | None  #: of the heads that it names; None for probabilities
     n_filled: int  #: missing entries that were filled first
 
@@ -90,7 +90,6 @@ def measure_input(
     of_heads = head_entropy(whole, org, top=head_functions)
     of_network = network_entropy(whole, org, top=network_functions)
     curves, fine_share = _sparsity(whole, org, rng)
-    fits = regularity(whole, org, rng=rng).by_order
     return MeasuredInput(
         heads=att.heads,
         kind=att.kind,
@@ -104,11 +103,18 @@ def measure_input(
         network_coefficients=of_network.coefficients,
         sparsity=replace(curves, n_filled=full.n_filled),
         fine_share=fine_share,
-        exponent={order: fit.exponent for order, fit in fits.items()},
-        constant={order: fit.constant for order, fit in fits.items()},
+        exponent=_exponents(whole, org),
         invariance=_sampled_invariance(whole, org) if att.kind == "scores" else None,
         n_filled=full.n_filled,
     )
+
+
+def _exponents(att: AttentionTensor, org: Organization) -> dict[str, Float[np.ndarray, " head"]]:
+    """Mixed Hölder exponents on the learned trees of queries and keys, and on dyadic trees over the given order."""
+    learned = tuple(org.trees)[1:]
+    trees = {"organized": learned, "given": tuple(PartitionTree.halving(tree.n_leaves) for tree in learned)}
+    fits = exponents_in_each(att.values, [TensorHaarBasis(pair) for pair in trees.values()])
+    return {order: fit.exponent for order, fit in zip(trees, fits, strict=True)}
 
 
 def _sparsity(att: AttentionTensor, org: Organization, rng: int) -> tuple[Sparsity, float]:

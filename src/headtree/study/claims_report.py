@@ -214,9 +214,9 @@ def _regularity_tables(result: NetworkResult) -> list[Table]:
         caption = "Fig. 1 in numbers: mixed Hölder exponents and constants of all heads, each organized by itself."
         tables.append(Table(caption, columns, tuple(rows)))
     rows = []
-    for order in result.evidence[0].measured.exponent:
-        exponents = np.concatenate([item.measured.exponent[order] for item in result.evidence])
-        constants = np.concatenate([item.measured.constant[order] for item in result.evidence])
+    for order in result.evidence[0].beyond.exponent:
+        exponents = np.concatenate([item.beyond.exponent[order] for item in result.evidence])
+        constants = np.concatenate([item.beyond.constant[order] for item in result.evidence])
         rows.append((order, *_quartiles(exponents), _quartiles(constants)[1]))
     caption = "The same on the trees of queries and keys that all heads share, all heads and inputs."
     return [*tables, Table(caption, columns, tuple(rows))]

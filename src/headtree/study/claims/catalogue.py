@@ -56,7 +56,7 @@ def _median_gain(order: str) -> Callable[[Evidence], float]:
     """Median over heads of (exponent on the learned trees − exponent in another order)."""
 
     def gain(item: Evidence) -> float:
-        exponent = item.measured.exponent
+        exponent = item.beyond.exponent
         return median_of(exponent["organized"] - exponent[order])
 
     return gain
@@ -124,7 +124,7 @@ TESTS: tuple[NetworkTest, ...] = (
             "median over heads of the exponent on the network's query and key trees",
             0.0,
         ),
-        _per_input(lambda item: median_of(item.measured.exponent["organized"])),
+        _per_input(lambda item: median_of(item.beyond.exponent["organized"])),
     ),
     NetworkTest(
         Claim(

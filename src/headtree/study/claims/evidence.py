@@ -13,6 +13,7 @@ from headtree.measures.entropy import head_entropy
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
 from headtree.measures.orders import check_pair
 from headtree.measures.per_input import MeasuredInput
+from headtree.measures.regularity import regularity
 from headtree.questionnaire.organization import Organization
 from headtree.study.claims.clusters import Clustering, clustering
 from headtree.tensor.attention_tensor import AttentionTensor
@@ -22,6 +23,8 @@ from headtree.tensor.attention_tensor import AttentionTensor
 class ClaimNumbers:
     """Numbers that the tests of claims need besides the measures of a run."""
 
+    exponent: dict[str, Float[np.ndarray, " head"]]  #: mixed Hölder exponents on the trees of four orders
+    constant: dict[str, Float[np.ndarray, " head"]]  #: and constants
     coefficients: Float[np.ndarray, "head function"]  #: coefficients that enter the entropy of each head
     variation: Float[np.ndarray, " head"]  #: mean absolute difference of neighbours in organized order
     variation_relative: Float[np.ndarray, " head"]  #: `variation` divided by the head's root mean square
@@ -49,12 +52,15 @@ def measure_beyond(att: AttentionTensor, org: Organization, head_functions: int,
     head_functions : int
         Number of functions in a head's entropy.
     rng : int
-        Seed of the null distribution of clusters.
+        Seed of the random orders and of the null distribution of clusters.
     """
     check_pair(att, org)
     whole = replace(att, values=att.filled().values, mask=None)  # filled once for all measures
     variation, size = _variation(whole.values, org)
+    fits = regularity(whole, org, rng=rng).by_order
     return ClaimNumbers(
+        exponent={order: fit.exponent for order, fit in fits.items()},
+        constant={order: fit.constant for order, fit in fits.items()},
         coefficients=head_entropy(whole, org, head_functions).coefficients,
         variation=variation,
         variation_relative=np.divide(variation, size, out=np.zeros_like(size), where=size > 0),
