@@ -27,13 +27,18 @@ HT.dom = (() => {
     return el("bdi", {class: "token"}, visible.replace(/^ +| +$/g, s => "␣".repeat(s.length)) || "∅");
   }
 
-  /** A number with four significant digits. */
+  const SUPERSCRIPT = {"-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹"};
+
+  /** A number as `number_words` of headtree.report.words.numbers writes it: 0.05, 12, 1,500, 2·10⁶, 10⁻⁴. */
   function number(value) {
-    if (value === null || value === undefined || Number.isNaN(value)) return "–";
-    if (Number.isInteger(value)) return String(value);
+    if (!Number.isFinite(value)) return "–";
     const size = Math.abs(value);
-    if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace("-", "−").replace("e+", "e");
-    return String(Number(value.toPrecision(4))).replace("-", "−");
+    if (size === 0) return "0";
+    if (size >= 999.5 && size < 1e5) return Math.round(value).toLocaleString("en-US");
+    if (size >= 1e-3 && size < 999.5) return String(Number(value.toPrecision(3)));
+    const [mantissa, exponent] = value.toExponential(2).split("e");
+    const power = "10" + Array.from(String(Number(exponent)), c => SUPERSCRIPT[c]).join("");
+    return Number(mantissa) === 1 ? power : `${Number(mantissa)}·${power}`;
   }
 
   const percent = share => Number.isNaN(share) || share === null ? "–" : `${Math.round(100 * share)} %`;
