@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from os import PathLike
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts, register
+from headtree.models.ablation import How, ablation
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
+from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
 from headtree.models.model_files import ModelFiles, provenance
@@ -86,6 +89,7 @@ class ModelView:
         self._tokenizer, self._processor = tokenizer, processor
         self._plans: dict[Any, AttentionPlan] = {}
         self._traced: tuple[AttentionPlan, Trace] | None = None
+        self._output_sites: dict[AttentionPlan, list[OutputSite]] = {}
         self._towers: dict[int, ModelView] = {}
 
     @cached_property
@@ -175,6 +179,51 @@ class ModelView:
         prepared = self.prepare(kind="probs", **given, **options)
         return [relevance_of(prepared, item, target) for item in prepared.items]
 
+    def ablated(
+        self,
+        heads: Sequence[tuple[int, int]],
+        how: How = "zero",
+        *,
+        reference: Any = None,
+        rng: int | np.random.Generator = 0,
+        part: str | None = None,
+    ) -> AbstractContextManager[None]:
+        """A context in which some heads do not do their work; the model is as it was afterwards, even after an error.
+
+        The model runs its own code. Only what the heads hand to the output projection is replaced, so the bias of
+        that projection stays. Contexts can be nested.
+
+        Parameters
+        ----------
+        heads : list of (layer, head)
+            Pairs, or `HeadId` as in `AttentionTensor.heads`.
+        how : {"zero", "mean", "resample"}
+            What the heads hand over: zeros, their mean over all tokens of the reference inputs, or their outputs at
+            the same positions of a reference input that is drawn for each input of each forward pass.
+        reference : list of texts, or mapping, optional
+            Reference inputs for "mean" and "resample": texts, or arguments of `capture`, such as
+            ``{"images": […]}`` or ``{"texts": […], "tokens": 64}``; anything else is taken as ``inputs``.
+        rng : int or numpy generator
+            Draws reference inputs.
+        part : str, optional
+            Of a model with several kinds of attention; as in `capture`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import headtree as ht
+        >>> network = ht.load_bundled("vit")
+        >>> view = ht.ModelView(network.model)
+        >>> with torch.no_grad():
+        ...     before = network.model(**network.inputs[0]).logits
+        ...     with view.ablated([(3, 5), (7, 0)]):
+        ...         without = network.model(**network.inputs[0]).logits
+        ...     after = network.model(**network.inputs[0]).logits
+        >>> bool((without - before).abs().max() > 0.01), torch.equal(before, after)
+        (True, True)
+        """
+        return ablation(self, heads, how, reference, rng, part)
+
     # -- shared by the methods above ---------------------------------------------------------------------------
 
     def prepare(
@@ -230,11 +279,21 @@ class ModelView:
             self._plans[key] = make_plan(self.model, item)
         return self._plans[key]
 
+    def latest_plan(self) -> AttentionPlan | None:
+        """The plan that was made last; None if the model was not probed yet."""
+        return next(reversed(self._plans.values()), None)
+
     def traced(self, plan: AttentionPlan) -> Trace:
         """The graph of a forward pass on the plan's probe; the most recent one is cached."""
         if self._traced is None or self._traced[0] is not plan:
             self._traced = plan, trace(self.model, plan.probe)
         return self._traced[1]
+
+    def output_sites(self, plan: AttentionPlan) -> list[OutputSite]:
+        """Where the heads of each attention call hand over their outputs, in call order; the view must be ready."""
+        if plan not in self._output_sites:
+            self._output_sites[plan] = find_output_sites(self.traced(plan), plan, self.model)
+        return self._output_sites[plan]
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -251,7 +310,7 @@ class ModelView:
             view = copy.copy(self)
             view.__dict__.pop("provenance", None)
             view.__dict__["model"] = tower
-            view._plans, view._traced, view._towers = {}, None, {}
+            view._plans, view._traced, view._output_sites, view._towers = {}, None, {}, {}
             self._towers[id(tower)] = view
         return self._towers[id(tower)]
 

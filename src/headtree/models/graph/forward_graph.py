@@ -257,6 +257,8 @@ class Trace:
 
     graph: Graph
     modules: Mapping[tuple[str, int], Ref]  #: (path, index of the call) → the first tensor it returned
+    #: (path, index of the call) → the tensors it was called with, by position or keyword
+    arguments: Mapping[tuple[str, int], Mapping[int | str, Ref]]
 
 
 def trace(
@@ -282,18 +284,27 @@ def trace(
     read = [("", value) for value in args if isinstance(value, Tensor)]
     read += [(name, value) for name, value in kwargs.items() if isinstance(value, Tensor)]
     outputs: dict[tuple[str, int], Tensor] = {}
+    given: dict[tuple[str, int], dict[int | str, Ref]] = {}
+
+    def entered(call: ModuleCall) -> None:
+        named: list[tuple[int | str, Any]] = [*enumerate(call.args), *call.kwargs.items()]
+        given[call.name, call.index] = {
+            name: recorder.refs[value]
+            for name, value in named
+            if isinstance(value, Tensor) and value in recorder.refs
+        }
 
     def left(call: ModuleCall, output: Any) -> None:
         first = next(tensors_of(output), None)
         if first is not None:
             outputs[call.name, call.index] = first
 
-    stack = ModuleStack(model, left=left)
+    stack = ModuleStack(model, entered, left)
     recorder = Recorder(Positions(stack), read, surviving or {}, unneeded)
     with unfused(), stack.watching(), recorder:
         model(*args, **kwargs)
     modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}
-    return Trace(recorder.graph, modules)
+    return Trace(recorder.graph, modules, given)
 
 
 def empty_product(func: Any, args: tuple[Any, ...]) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite, matched_sites
 from headtree.models.graph.forward_graph import Graph, Node, Ref, aten
+from headtree.models.graph.linearize import LinearMap
 from headtree.models.watching.collect import PreparedInputs
 
 
@@ -63,14 +64,23 @@ def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
             "register_attention; weights are found only around a softmax between products of queries, keys and "
             "values"
         )
-    finder = _Finder(traced.graph, sites)
+    finder = ProjectionFinder(traced.graph, sites)
     return [
         HeadWeights(known.name, layer, known.is_cross, *finder.matrices(site))
         for layer, (known, site) in enumerate(chosen)
     ]
 
 
-class _Finder:
+@dataclass(frozen=True, eq=False)
+class OutputProjection:
+    """The product with W_O in a traced forward pass."""
+
+    node: Node
+    matrix: Float[Tensor, "row width"]  #: for row vectors
+    rows: Int[Tensor, "head feature"]  #: the row of `matrix` that each feature of each head multiplies
+
+
+class ProjectionFinder:
     """Follows the features of heads through a traced forward pass."""
 
     def __init__(self, graph: Graph, sites: list[TracedSite]) -> None:
@@ -105,20 +115,26 @@ class _Finder:
 
     def _output_matrices(self, site: TracedSite) -> Float[Tensor, "head feature width"]:
         """The rows of the output projection that each head multiplies; of the identity if there is none."""
-        mix = Ref(site.mix)
-        n_heads, _, n_features = self.graph.value(mix).shape
+        found = self.output_projection(site)
+        if found is not None:
+            return found.matrix[found.rows]
+        mixed = self.graph.value(Ref(site.mix))
+        n_heads, _, n_features = mixed.shape
+        return torch.eye(n_heads * n_features).to(mixed).reshape(n_heads, n_features, -1)
+
+    def output_projection(self, site: TracedSite) -> OutputProjection | None:
+        """The projection after probs @ values; None if there is none."""
         projection = self._after(site.mix)
         if projection is None:
-            eye = torch.eye(n_heads * n_features).to(self.graph.value(mix))
-            return eye.reshape(n_heads, n_features, -1)
+            return None
         node, matrix = projection
-        rows = _rows(self.graph, mix, node)
+        rows = _rows(self.graph, Ref(site.mix), node)
         if rows.unique().numel() != rows.numel() or rows.min() < 0 or rows.max() >= len(matrix):
             raise InvalidValueError(
                 f"the heads of {site.module or 'the model'} are mixed before the output projection, so none of its "
                 "rows belong to a single head; weights per head are not defined for this model"
             )
-        return matrix[rows]
+        return OutputProjection(node, matrix, rows)
 
     def _projection(self, node: Node) -> tuple[Tensor, int] | None:
         projection = projection_matrix(self.graph, node)
@@ -184,17 +200,32 @@ def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width fe
 
 
 def _rows(graph: Graph, mix: Ref, projection: Node) -> Int[Tensor, "head feature"]:
-    """The row of the output projection that each feature multiplies, from the gradient of Σ_j j·entering[j]."""
-    sides = graph.factors(projection) or projection.args[:2]
-    is_left = graph.node(sides[0]).is_activation
-    axis = (-1 if is_left else -2) if graph.factors(projection) else 1
+    """The row of the output projection that each feature multiplies; -1 if it reaches no row, or several.
+
+    Norms and gates between the two are frozen, so the gradient of Σ_j j·entering[j] over that of Σ_j entering[j] is
+    the number of the row.
+    """
+    entering_ref, axis = entering_projection(graph, projection)
+    linear = LinearMap(graph, mix, [entering_ref])
+    if not linear.reaches[0]:
+        return torch.full(graph.value(mix).shape[::2], -1)
     with torch.enable_grad():
-        mixed = graph.value(mix).detach().clone().requires_grad_()
-        entering = graph.replay({mix: mixed}, sides[0] if is_left else sides[1]).movedim(axis, -1)
+        mixed = graph.value(mix).detach().double().requires_grad_()
+        entering = linear(mixed)[0].movedim(axis, -1)
         numbers = torch.arange(1, entering.shape[-1] + 1).to(entering)
         (coded,) = torch.autograd.grad((entering * numbers).sum(), mixed, retain_graph=True)
         (scale,) = torch.autograd.grad(entering.sum(), mixed)
-    return (coded / scale)[:, 0].nan_to_num(0.0).round().long() - 1
+    found = (coded / scale)[:, 0].nan_to_num(0.0)
+    rows = found.round().long() - 1
+    return rows.where((found - found.round()).abs() < 1e-3, torch.full_like(rows, -1)).cpu()
+
+
+def entering_projection(graph: Graph, projection: Node) -> tuple[Ref, int]:
+    """The activation that a projection multiplies by its matrix, and the axis of its features."""
+    sides = graph.factors(projection) or projection.args[:2]
+    is_left = graph.node(sides[0]).is_activation
+    axis = (-1 if is_left else -2) if graph.factors(projection) else 1
+    return sides[0] if is_left else sides[1], axis
 
 
 def _layout(graph: Graph, source: Ref, axis: int, target: Ref, is_transposed: bool) -> list[Tensor]:

@@ -1,0 +1,241 @@
+"""Heads that write nothing, their mean, or what they wrote on another input, while a block runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.models.graph.output_sites import Edit, OutputSite, intercepting
+from headtree.models.inputs import ModelInput
+from headtree.models.watching.collect import PreparedInputs
+from headtree.models.watching.probe import AttentionPlan, run
+from headtree.models.watching.select import Selection, select
+
+if TYPE_CHECKING:
+    from headtree.models.view import ModelView
+
+How = Literal["zero", "mean", "resample"]
+
+#: Outputs of the ablated heads on one reference input, by site.
+_Outputs = dict[int, Float[Tensor, "token head feature"]]
+
+
+@contextmanager
+def ablation(
+    view: ModelView, heads: Any, how: How, reference: Any, rng: int | np.random.Generator, part: str | None
+) -> Iterator[None]:
+    """The context of `ModelView.ablated`."""
+    _check(how, reference)
+    pairs = head_pairs(heads)
+    prepared = None if reference is None else _prepared_reference(view, reference, part)
+    tower = view if prepared is None else prepared.view
+    plan = prepared.plan if prepared is not None else tower.latest_plan()
+    generator = np.random.default_rng(rng)
+    if plan is not None:
+        with intercepting_heads(tower, plan, pairs, part, _edits_for(how, prepared, generator)):
+            yield
+        return
+    with _located_at_first_call(tower, pairs, part, _edits_for(how, None, generator)):
+        yield
+
+
+def head_pairs(heads: Any) -> list[tuple[int, int]]:
+    """Heads as (layer, head) pairs: a list of pairs or HeadIds, or a single one."""
+    items = [heads] if _is_pair(heads) else heads
+    if isinstance(items, str) or not isinstance(items, Sequence | np.ndarray | set | frozenset):
+        raise InvalidTypeError(f"heads must be a list of pairs (layer, head), got {heads!r}")
+    pairs = list(items)
+    for pair in pairs:
+        if not _is_pair(pair):
+            raise InvalidTypeError(f"heads must be pairs (layer, head), got {pair!r} among them")
+    return list(dict.fromkeys((int(layer), int(head)) for layer, head in pairs))
+
+
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, tuple | list | np.ndarray)
+        and len(value) == 2
+        and all(isinstance(number, int | np.integer) and not isinstance(number, bool) for number in value)
+    )
+
+
+def _check(how: str, reference: Any) -> None:
+    if how not in get_args(How):
+        raise InvalidValueError(f"how must be one of {get_args(How)}, got {how!r}")
+    if how != "zero" and reference is None:
+        raise InvalidTypeError(
+            f"how={how!r} needs reference inputs to take the heads' outputs from; pass reference=… (a list of texts, "
+            "or the arguments of capture, such as {'inputs': …})"
+        )
+    if how == "zero" and reference is not None:
+        raise InvalidTypeError("how='zero' uses no reference inputs; leave reference out, or pass how='mean'")
+
+
+def _prepared_reference(view: ModelView, reference: Any, part: str | None) -> PreparedInputs:
+    if isinstance(reference, str) or (
+        isinstance(reference, list | tuple) and all(isinstance(text, str) for text in reference)
+    ):
+        reference = {"texts": reference}
+    elif not (isinstance(reference, Mapping) and {"texts", "images", "inputs"} & set(reference)):
+        reference = {"inputs": reference}
+    return view.prepare(**{"part": part, **reference, "kind": "probs"})
+
+
+#: Makes the edit of one site from the site's number and its ablated heads.
+_EditMaker = Callable[[AttentionPlan, Selection, Mapping[int, OutputSite]], dict[int, Edit]]
+
+
+def _edits_for(how: How, prepared: PreparedInputs | None, rng: np.random.Generator) -> _EditMaker:
+    def make(plan: AttentionPlan, selection: Selection, sites: Mapping[int, OutputSite]) -> dict[int, Edit]:
+        if prepared is None:
+            return {i: _zeroed(heads) for i, heads in selection.heads.items()}
+        outputs = reference_outputs(replace(prepared, selection=selection))
+        if how == "mean":
+            means = mean_outputs(outputs)
+            return {i: _replaced(heads, means[i]) for i, heads in selection.heads.items()}
+        draw = _Draws(outputs, rng)
+        return {i: draw.edit(i, heads) for i, heads in selection.heads.items()}
+
+    return make
+
+
+@contextmanager
+def intercepting_heads(
+    view: ModelView, plan: AttentionPlan, pairs: Sequence[tuple[int, int]], part: str | None, make: _EditMaker
+) -> Iterator[None]:
+    """Pass the outputs of some heads through the edits of a maker while the block runs."""
+    if not pairs:
+        yield
+        return
+    selection = select(plan, part, None, pairs)
+    with view.ready():
+        sites = dict(enumerate(view.output_sites(plan)))
+        edits = make(plan, selection, sites)
+    with intercepting(view.model, sites, edits):
+        yield
+
+
+@contextmanager
+def _located_at_first_call(
+    view: ModelView, pairs: list[tuple[int, int]], part: str | None, make: _EditMaker
+) -> Iterator[None]:
+    """Find the heads with the arguments of the model's first call, then ablate them from that call on."""
+    active: list[Any] = []
+
+    def locate(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        handle.remove()  # the probe below calls the model again
+        plan = view.plan(ModelInput(*_first_of_batch(args, kwargs)))
+        context = intercepting_heads(view, plan, pairs, part, make)
+        context.__enter__()
+        active.append(context)
+
+    handle = view.model.register_forward_pre_hook(locate, with_kwargs=True, prepend=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+        for context in active:
+            context.__exit__(None, None, None)
+
+
+def _first_of_batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def first(value: Any) -> Any:
+        return value[:1] if isinstance(value, Tensor) and value.ndim > 0 else value
+
+    return tuple(map(first, args)), {name: first(value) for name, value in kwargs.items()}
+
+
+def reference_outputs(prepared: PreparedInputs) -> list[_Outputs]:
+    """What the selected heads write on each prepared input, before W_O."""
+    found: list[_Outputs] = []
+    with prepared.view.ready():
+        sites = dict(enumerate(prepared.view.output_sites(prepared.plan)))
+        for item in prepared.items:
+            kept: _Outputs = {}
+            edits = {i: _reader(kept, i, heads) for i, heads in prepared.selection.heads.items()}
+            with intercepting(prepared.model, sites, edits):
+                run(prepared.model, [item])
+            found.append({i: _present(z, item) for i, z in kept.items()})
+    return found
+
+
+def _reader(kept: _Outputs, i: int, heads: tuple[int, ...]) -> Edit:
+    def read(z: Tensor) -> None:
+        kept[i] = z[0][:, list(heads)].detach().clone()
+
+    return read
+
+
+def _present(z: Float[Tensor, "token head feature"], item: ModelInput) -> Float[Tensor, "present head feature"]:
+    """Without the tokens that the attention mask of the input marks as padding."""
+    mask = item.kwargs.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != len(z) or bool(mask.all()):
+        return z
+    return z[mask[0].to(z.device) != 0]
+
+
+def mean_outputs(outputs: Sequence[_Outputs]) -> dict[int, Float[Tensor, "head feature"]]:
+    """Mean output of each head over all tokens of all reference inputs."""
+    return {i: torch.cat([each[i] for each in outputs]).mean(dim=0) for i in outputs[0]}
+
+
+def _zeroed(heads: tuple[int, ...]) -> Edit:
+    def edit(z: Tensor) -> Tensor:
+        return z * _keep(z, heads)
+
+    return edit
+
+
+def _replaced(heads: tuple[int, ...], values: Float[Tensor, "... selected feature"]) -> Edit:
+    def edit(z: Tensor) -> Tensor:
+        return z.index_copy(2, _index(z, heads), values.to(z).expand(*z.shape[:2], *values.shape[-2:]))
+
+    return edit
+
+
+def _index(z: Tensor, heads: tuple[int, ...]) -> Tensor:
+    return torch.tensor(heads, device=z.device)
+
+
+def _keep(z: Tensor, heads: tuple[int, ...]) -> Tensor:
+    keep = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
+    keep[list(heads)] = 0
+    return keep
+
+
+@dataclass
+class _Draws:
+    """Draws one reference input for each input of a batch, the same for all heads of a forward pass."""
+
+    outputs: list[_Outputs]
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        self._first = min(self.outputs[0])
+        self._drawn = np.zeros(0, dtype=np.int64)
+
+    def edit(self, i: int, heads: tuple[int, ...]) -> Edit:
+        def edit(z: Tensor) -> Tensor:
+            if i == self._first:  # sites run in call order
+                self._drawn = self.rng.integers(len(self.outputs), size=z.shape[0])
+            rows = [self._at_least(self.outputs[k][i], z.shape[1]) for k in self._drawn]
+            return z.index_copy(2, _index(z, heads), torch.stack(rows).to(z))
+
+        return edit
+
+    @staticmethod
+    def _at_least(z: Tensor, n_tokens: int) -> Tensor:
+        if len(z) < n_tokens:
+            raise InvalidValueError(
+                f"reference inputs must have at least as many tokens as the input, got {len(z)} and {n_tokens}; "
+                "pass longer reference inputs, or how='mean'"
+            )
+        return z[:n_tokens]
