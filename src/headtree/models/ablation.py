@@ -72,8 +72,8 @@ def _check(how: str, reference: Any) -> None:
         raise InvalidValueError(f"how must be one of {get_args(How)}, got {how!r}")
     if how != "zero" and reference is None:
         raise InvalidTypeError(
-            f"how={how!r} needs reference inputs to take the heads' outputs from; pass reference=… (a list of texts, "
-            "or the arguments of capture, such as {'inputs': …})"
+            f"how={how!r} needs reference inputs to take the heads' outputs from; pass reference=… (a list of "
+            "texts, or the arguments of capture, such as {'inputs': …})"
         )
     if how == "zero" and reference is not None:
         raise InvalidTypeError("how='zero' uses no reference inputs; leave reference out, or pass how='mean'")

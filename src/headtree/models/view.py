@@ -188,7 +188,7 @@ class ModelView:
         rng: int | np.random.Generator = 0,
         part: str | None = None,
     ) -> AbstractContextManager[None]:
-        """A context in which some heads do not do their work; the model is as it was afterwards, even after an error.
+        """A context without the work of some heads; the model is as it was afterwards, even after an error.
 
         The model runs its own code. Only what the heads hand to the output projection is replaced, so the bias of
         that projection stays. Contexts can be nested.

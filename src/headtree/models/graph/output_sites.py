@@ -2,8 +2,8 @@
 
 A head's output z = probs @ values enters the output projection W_O, which writes it into the residual stream. In
 nearly every model the projection is a module, and z is an argument of that module: a hook reads or replaces it, and
-autograd sees what it does. Elsewhere (`torch.nn.MultiheadAttention`, einsums with a parameter, no projection at all)
-the operation that computes z is intercepted below autograd.
+autograd sees what it does. Elsewhere (`torch.nn.MultiheadAttention`, einsums with a parameter, no projection) the
+operation that computes z is intercepted below autograd.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headtree.models.graph.residual_stream import same_numbers
 from headtree.models.module_stack import ModuleStack
 from headtree.models.watching.probe import AttentionPlan
 
-#: Receives z (batch, token, head, feature) and returns what replaces it, in the same shape; None leaves it as it is.
+#: Receives z (batch, token, head, feature) and returns what replaces it, in the same shape; None: nothing does.
 Edit = Callable[[Tensor], Tensor | None]
 
 
@@ -63,10 +63,9 @@ class HookPoint:
         """The outputs of the heads in the argument."""
         rows = self._rows(x)
         n_heads, n_features = self.features.shape
-        if self._is_plain(rows.shape[-1]):
-            return rows.unflatten(-1, (n_heads, n_features))
-        picked = rows.index_select(-1, self.features.flatten().to(x.device))
-        return picked.unflatten(-1, (n_heads, n_features))
+        if not self._is_plain(rows.shape[-1]):
+            rows = rows.index_select(-1, self.features.flatten().to(x.device))
+        return rows.reshape(*rows.shape[:-1], n_heads, n_features)
 
     def written(self, x: Tensor, z: Float[Tensor, "batch token head feature"]) -> Tensor:
         """The argument with other outputs of the heads."""
@@ -79,7 +78,7 @@ class HookPoint:
         return (flat.transpose(0, 1) if self.token_axis == 0 else flat).movedim(-1, self.feature_axis)
 
     def _rows(self, x: Tensor) -> Float[Tensor, "batch token feature"]:
-        """The argument with batch, token and feature axes; without a batch axis of its own, one batch of all rows."""
+        """The argument with batch, token and feature axes; if it has no batch axis, as one batch of all rows."""
         moved = x.movedim(self.feature_axis, -1)
         if moved.ndim != 3:
             return moved.reshape(1, -1, moved.shape[-1])
