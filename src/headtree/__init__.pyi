@@ -13,7 +13,9 @@ from .measures.agreement import TreeAgreement, tree_agreement
 from .measures.consensus import Consensus, consensus
 from .measures.entropy import Entropy, head_entropy, network_entropy
 from .measures.heads.diagnostics import Diagnostics, diagnostics
+from .measures.heads.effects import HeadEffects, head_effects
 from .measures.heads.induction import Induction, induction
+from .measures.heads.interactions import Interactions, interactions
 from .measures.heads.normalization import doubly_normalized
 from .measures.heads.roles import Roles, head_roles
 from .measures.heads.rollout import attention_rollout
@@ -57,12 +59,14 @@ __all__ = [
     "Entropy",
     "FrozenNetwork",
     "HaarBasis",
+    "HeadEffects",
     "HeadId",
     "HeadWeights",
     "HeadtreeError",
     "HeadtreeWarning",
     "HolderExponent",
     "Induction",
+    "Interactions",
     "ModelView",
     "Organization",
     "Paraproduct",
@@ -96,11 +100,13 @@ __all__ = [
     "doubly_normalized",
     "flexible_tree",
     "frozen_networks",
+    "head_effects",
     "head_entropy",
     "head_roles",
     "head_weights",
     "holder_exponent",
     "induction",
+    "interactions",
     "load_bundled",
     "load_tensor",
     "network_entropy",

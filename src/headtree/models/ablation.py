@@ -33,9 +33,9 @@ def ablation(
     view: ModelView, heads: Any, how: How, reference: Any, rng: int | np.random.Generator, part: str | None
 ) -> Iterator[None]:
     """The context of `ModelView.ablated`."""
-    _check(how, reference)
+    check_how(how, reference)
     pairs = head_pairs(heads)
-    prepared = None if reference is None else _prepared_reference(view, reference, part)
+    prepared = None if reference is None else prepared_reference(view, reference, part)
     tower = view if prepared is None else prepared.view
     plan = prepared.plan if prepared is not None else tower.latest_plan()
     generator = np.random.default_rng(rng)
@@ -67,7 +67,8 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-def _check(how: str, reference: Any) -> None:
+def check_how(how: str, reference: Any) -> None:
+    """Raise an error unless `how` is known and has reference inputs just if it needs them."""
     if how not in get_args(How):
         raise InvalidValueError(f"how must be one of {get_args(How)}, got {how!r}")
     if how != "zero" and reference is None:
@@ -79,7 +80,8 @@ def _check(how: str, reference: Any) -> None:
         raise InvalidTypeError("how='zero' uses no reference inputs; leave reference out, or pass how='mean'")
 
 
-def _prepared_reference(view: ModelView, reference: Any, part: str | None) -> PreparedInputs:
+def prepared_reference(view: ModelView, reference: Any, part: str | None) -> PreparedInputs:
+    """Reference inputs as `ModelView.ablated` takes them, prepared."""
     if isinstance(reference, str) or (
         isinstance(reference, list | tuple) and all(isinstance(text, str) for text in reference)
     ):
@@ -109,7 +111,13 @@ def _edits_for(how: How, prepared: PreparedInputs | None, rng: np.random.Generat
 
 @contextmanager
 def intercepting_heads(
-    view: ModelView, plan: AttentionPlan, pairs: Sequence[tuple[int, int]], part: str | None, make: _EditMaker
+    view: ModelView,
+    plan: AttentionPlan,
+    pairs: Sequence[tuple[int, int]],
+    part: str | None,
+    make: _EditMaker,
+    *,
+    is_running: bool = False,
 ) -> Iterator[None]:
     """Pass the outputs of some heads through the edits of a maker while the block runs."""
     if not pairs:
@@ -119,7 +127,7 @@ def intercepting_heads(
     with view.ready():
         sites = dict(enumerate(view.output_sites(plan)))
         edits = make(plan, selection, sites)
-    with intercepting(view.model, sites, edits):
+    with intercepting(view.model, sites, edits, is_running=is_running):
         yield
 
 
@@ -133,7 +141,7 @@ def _located_at_first_call(
     def locate(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         handle.remove()  # the probe below calls the model again
         plan = view.plan(ModelInput(*_first_of_batch(args, kwargs)))
-        context = intercepting_heads(view, plan, pairs, part, make)
+        context = intercepting_heads(view, plan, pairs, part, make, is_running=True)
         context.__enter__()
         active.append(context)
 

@@ -16,7 +16,7 @@ class ModuleCall:
 
     name: str  #: path of the module in the model; its class name if the model does not list it
     module: nn.Module
-    index: int  #: number of earlier calls of this module
+    index: int  #: number of earlier calls of this module in the same pass of the model
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     counts: dict[str, int] = field(default_factory=dict)  #: for users of the stack to count what happens inside
@@ -64,7 +64,13 @@ class ModuleStack:
         name: str = self._names.get(id(module), type(module).__name__)
         return name
 
+    def assume_running(self) -> None:
+        """Treat the model itself as running, if watching begins inside its forward method."""
+        self.running.append(ModuleCall(self.name_of(self.model), self.model, 0, (), {}))
+
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module is self.model and not self.running:
+            self._n_calls.clear()
         name = self.name_of(module)
         index = self._n_calls[name] = self._n_calls.get(name, -1) + 1
         call = ModuleCall(name, module, index, args, kwargs)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
 from headtree.models.graph.forward_graph import Trace, trace
@@ -103,6 +103,13 @@ class ModelView:
         if self._tokenizer is None:
             self._tokenizer = self.files.load_tokenizer()
         return self._tokenizer
+
+    def tokenizer_or_none(self) -> Any:
+        """The tokenizer; None if there is none."""
+        try:
+            return self.tokenizer
+        except HeadtreeError:
+            return None
 
     @cached_property
     def provenance(self) -> Mapping[str, Any]:

@@ -240,15 +240,22 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 @contextmanager
-def unfused() -> Iterator[None]:
-    """Disable gradients, and run attention as products and a softmax instead of one fused kernel."""
+def math_attention() -> Iterator[None]:
+    """Run attention as products and a softmax instead of one fused kernel."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Disable gradients, and run attention as products and a softmax instead of one fused kernel."""
+    with torch.no_grad(), math_attention():
+        yield
 
 
 @dataclass(frozen=True, eq=False)

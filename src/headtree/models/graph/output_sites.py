@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite, matched_sites
-from headtree.models.graph.forward_graph import Position, Positions, Trace, unfused
+from headtree.models.graph.forward_graph import Position, Positions, Trace, math_attention
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
 from headtree.models.module_stack import ModuleStack
@@ -162,7 +162,9 @@ def _feature_axis(value: Tensor, n_features: int, axis: int) -> int:
 
 
 @contextmanager
-def intercepting(model: nn.Module, sites: Mapping[int, OutputSite], edits: Mapping[int, Edit]) -> Iterator[None]:
+def intercepting(
+    model: nn.Module, sites: Mapping[int, OutputSite], edits: Mapping[int, Edit], *, is_running: bool = False
+) -> Iterator[None]:
     """Pass the outputs of heads through functions while the block runs.
 
     Parameters
@@ -173,26 +175,53 @@ def intercepting(model: nn.Module, sites: Mapping[int, OutputSite], edits: Mappi
         Output sites by number.
     edits : mapping
         For some of these numbers, the function that reads or replaces the outputs of the heads.
+    is_running : bool
+        Whether the block begins inside the model's forward method.
     """
-    hooked = [(sites[i], edit) for i, edit in edits.items() if sites[i].hook is not None]
-    others = [(sites[i], edit) for i, edit in edits.items() if sites[i].hook is None]
+    seen: set[int] = set()
+    noted = {i: _noting(edit, i, seen) for i, edit in edits.items()}
+    hooked = [(sites[i], edit) for i, edit in noted.items() if sites[i].hook is not None]
+    others = [(sites[i], edit) for i, edit in noted.items() if sites[i].hook is None]
     with ExitStack() as stack:
+        stack.enter_context(_all_seen(model, {i: sites[i].name for i in edits}, seen))
         if hooked:
             stack.enter_context(_hooks(model, hooked))
         if others:
             watched = ModuleStack(model)
-            stack.enter_context(unfused_with_grad())
+            stack.enter_context(math_attention())
             stack.enter_context(watched.watching())
+            if is_running:
+                watched.assume_running()
             stack.enter_context(_MixEditor(Positions(watched), {site.mix: (site, edit) for site, edit in others}))
         yield
 
 
+def _noting(edit: Edit, i: int, seen: set[int]) -> Edit:
+    def noted(z: Tensor) -> Tensor | None:
+        seen.add(i)
+        return edit(z)
+
+    return noted
+
+
 @contextmanager
-def unfused_with_grad() -> Iterator[None]:
-    """Run attention as products and a softmax, with gradients on or off as they were."""
-    enabled = torch.is_grad_enabled()
-    with unfused(), torch.set_grad_enabled(enabled):
+def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Iterator[None]:
+    """Raise an error after a pass of the model in which some of the outputs were not met."""
+
+    def check(*_: Any) -> None:
+        missed = [name for i, name in names.items() if i not in seen]
+        seen.clear()
+        if missed:
+            raise InvalidValueError(
+                f"{type(model).__name__} runs different code on this input than on the one it was probed with: the "
+                f"heads of {missed[0]} were not met; pass inputs that it processes alike, or make a new view"
+            )
+
+    handle = model.register_forward_hook(check)
+    try:
         yield
+    finally:
+        handle.remove()
 
 
 @contextmanager

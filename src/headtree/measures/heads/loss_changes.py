@@ -1,0 +1,203 @@
+"""How the loss of a model changes, token by token, without some of its heads.
+
+One pass with all heads gives the losses and the outputs of all blocks. A pass without a head then computes only the
+blocks from that head's on. One pass with gradients gives the first-order change for all heads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree.errors import InvalidValueError
+from headtree.models.ablation import How, mean_outputs, reference_outputs
+from headtree.models.graph.output_sites import Edit, intercepting
+from headtree.models.objective import Losses, Objective
+from headtree.models.shared_prefix import SharedPrefix, block_paths
+from headtree.models.watching.collect import PreparedInputs
+from headtree.models.watching.probe import arguments
+from headtree.tensor.attention_tensor import HeadId
+
+#: Tokens per batch on a GPU by default; on the CPU, `PreparedInputs.batches` decides.
+_TOKENS_ON_GPU = 65536
+
+#: What replaces the outputs of all heads of a site: (head, feature), or (batch, token, head, feature) if it varies.
+_Replacement = Float[Tensor, "... head feature"]
+
+
+@dataclass(eq=False)
+class LossChanges:
+    """Measures losses of prepared inputs with all heads and without some; the view must be ready."""
+
+    prepared: PreparedInputs
+    objective: Objective
+    how: How = "zero"
+    reference: PreparedInputs | None = None
+    rng: int | np.random.Generator = 0
+    prefix: SharedPrefix = field(init=False)
+
+    def __post_init__(self) -> None:
+        prepared, selection = self.prepared, self.prepared.selection
+        self.sites = dict(enumerate(prepared.view.output_sites(prepared.plan)))
+        names = [prepared.plan.sites[i].name for i in selection.layers]
+        self.prefix = SharedPrefix(prepared.model, block_paths(names))
+        self.site_of_layer = {layer: site for site, layer in selection.layers.items()}
+        self.device = next((p.device for p in prepared.model.parameters()), torch.device("cpu"))
+        generator = np.random.default_rng(self.rng)
+        self._reference = [] if self.reference is None else reference_outputs(self.reference)
+        self._means = mean_outputs(self._reference) if self.how == "mean" else {}
+        self._draws = (
+            generator.integers(len(self._reference), size=len(prepared.items)) if self.how == "resample" else None
+        )
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """The selected heads."""
+        return self.prepared.selection.head_ids()
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the outputs of all selected heads can be differentiated."""
+        return all(self.sites[i].hook is not None for i in self.prepared.selection.sites)
+
+    def batches(self, which: Sequence[int]) -> list[list[int]]:
+        """Numbers of the inputs of each batch, among some inputs."""
+        prepared = self.prepared
+        size = 1 if self.objective.single or not self.has_gradients else prepared.batch_size
+        if size is None and self.device.type != "cpu":
+            longest = max(site.shape[2] for site in prepared.plan.sites) + max(i.length() for i in prepared.items)
+            size = max(1, _TOKENS_ON_GPU // longest)
+        chosen = replace(prepared, items=tuple(self.objective.items[i] for i in which), batch_size=size)
+        return [[which[i] for i in batch] for batch in chosen.batches()]
+
+    def base(self, batch: Sequence[int]) -> Baseline:
+        """The losses of some inputs with all heads; later passes on these inputs resume from it."""
+        with self.prefix.recording():
+            output = self._run(batch)
+        return Baseline(tuple(batch), output, _on_cpu(self.objective.losses(output, batch, output)))
+
+    def changes(self, base: Baseline, heads: Sequence[HeadId]) -> list[Float[np.ndarray, " token"]]:
+        """Loss without some heads minus loss with all heads, at every token of each input of a baseline."""
+        by_site: dict[int, list[int]] = {}
+        for layer, head in heads:
+            by_site.setdefault(self.site_of_layer[layer], []).append(head)
+        edits = {site: self._replacing(base.batch, site, chosen) for site, chosen in by_site.items()}
+        first = min(layer for layer, _ in heads)
+        with self.prefix.from_block(first), intercepting(self.prepared.model, self.sites, edits):
+            output = self._run(base.batch)
+        without = _on_cpu(self.objective.losses(output, base.batch, base.output))
+        return [ours - whole for ours, whole in zip(without, base.losses, strict=True)]
+
+    def first_order(self, batch: Sequence[int]) -> tuple[Float[np.ndarray, "input head"], list[np.ndarray]]:
+        """First-order change of the summed loss of each input without each head, and the losses with all heads.
+
+        The derivative along a straight line from each head's output to what replaces it: for zeros, minus the
+        gradient of a mask on the head.
+        """
+        selection = self.prepared.selection
+        steps: dict[int, Tensor] = {}
+
+        def edit_for(site: int) -> Edit:
+            def edit(z: Tensor) -> Tensor:
+                step = torch.zeros(z.shape[0], 1, z.shape[2], 1, dtype=z.dtype, device=z.device, requires_grad=True)
+                steps[site] = step
+                return z + step * (self._replacement(batch, site, z) - z)
+
+            return edit
+
+        edits = {site: edit_for(site) for site in selection.sites}
+        with torch.enable_grad(), intercepting(self.prepared.model, self.sites, edits):
+            output = self._run(batch, gradients=True)
+            losses = self.objective.losses(output, batch, output)
+        total = torch.stack([loss.sum() for loss in losses]).sum()
+        if not total.requires_grad:
+            raise InvalidValueError(
+                "the loss has no gradient, so its first-order change is unknown; return a loss that torch computes "
+                "from the model's output, or pass control=False"
+            )
+        slopes = torch.autograd.grad(total, list(steps.values()), allow_unused=True)
+        by_site = dict(zip(steps, slopes, strict=True))
+        columns = [_slopes_of(by_site[site], steps[site], heads) for site, heads in selection.heads.items()]
+        return np.concatenate(columns, axis=1), _on_cpu([loss.detach() for loss in losses])
+
+    def _run(self, batch: Sequence[int], gradients: bool = False) -> Any:
+        model = self.prepared.model
+        args, kwargs = arguments(model, [self.objective.items[i] for i in batch])
+        with torch.set_grad_enabled(gradients):
+            return model(*args, **kwargs)
+
+    def _replacing(self, batch: Sequence[int], site: int, heads: list[int]) -> Edit:
+        def edit(z: Tensor) -> Tensor:
+            index = torch.tensor(heads, device=z.device)
+            values = self._replacement(batch, site, z).index_select(-2, index)
+            return z.index_copy(2, index, values.expand(*z.shape[:2], *values.shape[-2:]))
+
+        return edit
+
+    def _replacement(self, batch: Sequence[int], site: int, z: Tensor) -> _Replacement:
+        if self.how == "zero":
+            return torch.zeros_like(z[:1, :1])
+        if self._draws is None:
+            return self._means[site].to(z)
+        rows = [self._reference[self._draws[i]][site] for i in batch]
+        short = min(map(len, rows))
+        if short < z.shape[1]:
+            raise InvalidValueError(
+                f"reference inputs must have at least as many tokens as the inputs, got {short} and {z.shape[1]}; "
+                "pass longer reference inputs, or how='mean'"
+            )
+        return torch.stack([row[: z.shape[1]] for row in rows]).to(z)
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A pass with all heads over some inputs."""
+
+    batch: tuple[int, ...]
+    output: Any
+    losses: list[Float[np.ndarray, " token"]]
+
+
+def _slopes_of(slope: Tensor | None, step: Tensor, heads: tuple[int, ...]) -> Float[np.ndarray, "input head"]:
+    known = torch.zeros_like(step) if slope is None else slope
+    return known[:, 0, list(heads), 0].double().cpu().numpy()
+
+
+def _on_cpu(losses: Losses) -> list[Float[np.ndarray, " token"]]:
+    return [loss.detach().double().cpu().numpy() for loss in losses]
+
+
+@contextmanager
+def measuring(
+    prepared: PreparedInputs,
+    objective: Callable[[], Objective],
+    how: How,
+    reference: PreparedInputs | None,
+    rng: int | np.random.Generator,
+) -> Iterator[LossChanges]:
+    """A `LossChanges` whose passes resume correctly, while the view is ready."""
+    with prepared.view.ready():
+        changes = LossChanges(prepared, objective(), how, reference, rng)
+        check_resuming(changes)
+        yield changes
+        changes.prefix.forget()
+
+
+def check_resuming(changes: LossChanges) -> None:
+    """Share nothing between passes if resuming a pass does not give the same losses bit for bit."""
+    batch = changes.batches([0])[0]
+    base = changes.base(batch)
+    if not changes.prefix.blocks:
+        return
+    with changes.prefix.from_block(len(changes.prefix.blocks) - 1):
+        output = changes._run(batch)
+    again = _on_cpu(changes.objective.losses(output, batch, base.output))
+    if not all(np.array_equal(a, b) for a, b in zip(again, base.losses, strict=True)):
+        changes.prefix = SharedPrefix(changes.prepared.model, None)

@@ -1,0 +1,229 @@
+"""What a model is measured by: its loss at every token, or how far its output moves.
+
+The objective is chosen by what the model does, not by its name: the next token for a causal language model, masked
+tokens for another model with a logit per word, labels where they are given, and otherwise the distance of the
+output from what it is with all heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.models.inputs import ModelInput
+from headtree.models.module_stack import tensors_of
+from headtree.models.watching.probe import run
+
+if TYPE_CHECKING:
+    from headtree.models.watching.collect import PreparedInputs
+
+#: Share of tokens that are masked, as in the training of BERT.
+_MASKED_SHARE = 0.15
+
+#: Losses of one input: one for each predicted token, or a single one.
+Losses = list[Float[Tensor, " token"]]
+
+#: A user's loss: called with the model's output and its arguments, for one input; returns losses in any shape.
+LossFunction = Callable[[Any, Mapping[str, Any]], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """Losses of a model on some inputs.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> prepared = ht.ModelView(network.model).prepare(inputs=network.inputs[0])
+    >>> choose_objective(prepared, labels=[int(network.labels[0])]).name
+    'cross entropy of labels'
+    """
+
+    name: str  #: in words
+    items: tuple[ModelInput, ...]  #: the inputs as the model reads them, with masked tokens
+    #: the losses of some inputs, by number, in the output of one pass; the last argument is the unablated output
+    losses: Callable[[Any, Sequence[int], Any], Losses]
+    is_distance: bool = False  #: zero with all heads, and so is its gradient
+    single: bool = False  #: inputs must run one at a time
+
+
+def choose_objective(
+    prepared: PreparedInputs,
+    *,
+    labels: Any = None,
+    loss: LossFunction | None = None,
+    rng: int | np.random.Generator = 0,
+) -> Objective:
+    """The objective for some prepared inputs; the view must be ready."""
+    items = prepared.items
+    if loss is not None:
+        return _own_loss(items, loss, labels)
+    logits = logits_of(run(prepared.model, [prepared.plan.probe]))
+    if labels is not None:
+        return _labelled(items, labels, logits, type(prepared.model).__name__)
+    ids = items[0].kwargs.get("input_ids", items[0].args[0] if items[0].args else None)
+    is_text = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point()
+    if logits is None or not is_text or logits.ndim != 3 or "decoder_input_ids" in items[0].kwargs:
+        return _distance(items)
+    if logits.shape[-1] <= max(int(_ids(item).max()) for item in items):
+        return _distance(items)  # logits of classes, not of words
+    if _is_causal(prepared, logits):
+        return Objective("cross entropy of the next token", items, _next_token(items))
+    return _masked_token(prepared, np.random.default_rng(rng))
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits among a model's outputs; None if it has none."""
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) else None
+
+
+def _ids(item: ModelInput) -> Tensor:
+    ids: Tensor = item.kwargs["input_ids"] if "input_ids" in item.kwargs else item.args[0]
+    return ids
+
+
+def _with_ids(item: ModelInput, ids: Tensor) -> ModelInput:
+    if "input_ids" in item.kwargs:
+        return replace(item, kwargs={**item.kwargs, "input_ids": ids})
+    return replace(item, args=(ids, *item.args[1:]))
+
+
+def _is_causal(prepared: PreparedInputs, logits: Tensor) -> bool:
+    """Whether the last token of the probe leaves the logits of all tokens before it unchanged."""
+    probe = prepared.plan.probe
+    ids = _ids(probe).clone()
+    ids[:, -1] = (ids[:, -1] + 1) % logits.shape[-1]
+    changed = logits_of(run(prepared.model, [_with_ids(probe, ids)]))
+    if changed is None or logits.shape[1] < 2:
+        return True
+    return torch.allclose(logits[:, :-1], changed[:, :-1], rtol=1e-4, atol=1e-4)
+
+
+def _cross_entropy(logits: Float[Tensor, "... word"], targets: Tensor) -> Tensor:
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    picked = logits.gather(-1, targets[..., None].to(logits.device))[..., 0]
+    return logits.logsumexp(dim=-1) - picked
+
+
+def _next_token(items: Sequence[ModelInput]) -> Callable[[Any, Sequence[int], Any], Losses]:
+    def losses(output: Any, batch: Sequence[int], _: Any) -> Losses:
+        logits = _logits(output)
+        found = []
+        for row, i in enumerate(batch):
+            targets, mask = _ids(items[i])[0, 1:], items[i].kwargs.get("attention_mask")
+            loss = _cross_entropy(logits[row, :-1], targets)
+            found.append(loss if mask is None else loss[mask[0, 1:].to(loss.device) != 0])
+        return found
+
+    return losses
+
+
+def _logits(output: Any) -> Tensor:
+    logits = logits_of(output)
+    if logits is None:
+        raise RuntimeError("a model with logits returned none")
+    return logits
+
+
+def _masked_token(prepared: PreparedInputs, rng: np.random.Generator) -> Objective:
+    view = prepared.view
+    mask_id = getattr(view.tokenizer_or_none(), "mask_token_id", None)
+    if mask_id is None:
+        raise InvalidValueError(
+            f"{type(prepared.model).__name__} predicts masked tokens, but its tokenizer with the mask token is not "
+            "known; pass tokenizer=…, labels=…, or a loss of your own as loss=…"
+        )
+    special = set(getattr(view.tokenizer_or_none(), "all_special_ids", ()))
+    items, positions = [], []
+    for item in prepared.items:
+        ids = _ids(item).clone()
+        content = [j for j, token in enumerate(ids[0].tolist()) if token not in special]
+        if not content:
+            raise InvalidValueError("an input has only special tokens, so none can be masked; leave it out")
+        chosen = np.sort(rng.choice(content, size=max(1, round(_MASKED_SHARE * len(content))), replace=False))
+        ids[0, chosen] = int(mask_id)
+        items.append(_with_ids(item, ids))
+        positions.append(torch.from_numpy(chosen))
+    originals = prepared.items
+
+    def losses(output: Any, batch: Sequence[int], _: Any) -> Losses:
+        logits = _logits(output)
+        return [
+            _cross_entropy(logits[row, positions[i].to(logits.device)], _ids(originals[i])[0, positions[i]])
+            for row, i in enumerate(batch)
+        ]
+
+    return Objective("cross entropy of masked tokens", tuple(items), losses)
+
+
+def _labelled(items: tuple[ModelInput, ...], labels: Any, logits: Tensor | None, model: str) -> Objective:
+    if logits is None:
+        raise InvalidValueError(f"labels need a model with logits, but {model} has none; leave labels out")
+    given = [torch.as_tensor(label) for label in labels]
+    if len(given) != len(items):
+        raise InvalidValueError(f"labels must have one entry per input, got {len(given)} for {len(items)} inputs")
+    n_classes = logits.shape[-1]
+    for i, label in enumerate(given):
+        if label.is_floating_point() or label.ndim != logits.ndim - 2 or not bool((label < n_classes).all()):
+            what = "a class" if logits.ndim == 2 else "a class for every token"
+            raise InvalidValueError(
+                f"labels[{i}] must be {what}, whole numbers below {n_classes}, got {label.tolist()}"
+            )
+
+    def losses(output: Any, batch: Sequence[int], _: Any) -> Losses:
+        found = []
+        for row, i in enumerate(batch):
+            loss = _cross_entropy(_logits(output)[row], given[i].clamp(min=0)).reshape(-1)
+            found.append(loss[given[i].reshape(-1).to(loss.device) >= 0])  # -100 marks tokens without a label
+        return found
+
+    return Objective("cross entropy of labels", items, losses)
+
+
+def _own_loss(items: tuple[ModelInput, ...], loss: Any, labels: Any) -> Objective:
+    if not callable(loss):
+        raise InvalidTypeError(f"loss must be a function of the model's output and its arguments, got {loss!r}")
+    if labels is not None:
+        raise InvalidTypeError("give either labels or a loss of your own, not both")
+
+    def losses(output: Any, batch: Sequence[int], _: Any) -> Losses:
+        found = loss(output, items[batch[0]].kwargs)
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            raise InvalidTypeError(
+                f"loss must return a tensor of floating-point losses, got {type(found).__name__}"
+            )
+        return [found.reshape(-1)]
+
+    return Objective("the given loss", items, losses, single=True)
+
+
+def _distance(items: tuple[ModelInput, ...]) -> Objective:
+    def losses(output: Any, batch: Sequence[int], unablated: Any) -> Losses:
+        ours, whole = main_output(output).float(), main_output(unablated).float().detach()
+        found = []
+        for row in range(len(batch)):
+            size = whole[row].square().sum(dim=-1).mean().clamp(min=1e-30)
+            found.append(((ours[row] - whole[row]).square().sum(dim=-1) / size).reshape(-1))
+        return found
+
+    return Objective("squared change of the output, relative to its square", items, losses, is_distance=True)
+
+
+def main_output(output: Any) -> Tensor:
+    """The logits of a model's output, or else its first floating-point tensor."""
+    logits = logits_of(output)
+    found = logits if logits is not None else next((x for x in tensors_of(output) if x.is_floating_point()), None)
+    if found is None or found.ndim < 2:
+        raise InvalidValueError(
+            "the model returns no tensor of outputs to compare; pass a loss of your own as loss=…"
+        )
+    return found
