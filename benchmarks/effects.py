@@ -1,7 +1,7 @@
 """Effects of all heads of the bundled networks: time, the share saved by resuming passes, and reliability.
 
-`python -m benchmarks.effects cuda` measures the ViT on a GPU. If the environment variable HEADTREE_TEXT names a text
-file, reliability is measured on it (19 inputs of 256 tokens ablated, 180 for the control variate).
+`python -m benchmarks.effects cuda` measures the ViT on a GPU. If the environment variable HEADTREE_TEXT names a
+text file, reliability is measured on it (19 inputs of 256 tokens ablated, 200 for the control variate).
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _reliability(file: Path) -> None:
     found = ht.head_effects(network.model, texts=[text], tokens=256, tokenizer=network.tokenizer, n_ablated=19)
     print(
         f"txl on {file.name}: {found.changes.shape[1]} tokens ablated, {found.n_inputs} inputs in all; reliability "
-        f"{found.reliability:.2f}, of raw differences {found.raw_reliability:.2f}; {time.perf_counter() - start:.0f} s"
+        f"{found.reliability:.2f}, of raw differences {found.raw_reliability:.2f}; "
+        f"{time.perf_counter() - start:.0f} s"
     )
 
 
