@@ -127,6 +127,7 @@ class PreparedInputs:
             n_calls += 1
             if site is None:
                 return
+            self._check_call(call, site, batch[0])
             if call.logits.shape[0] != len(items):
                 raise InvalidValueError(
                     f"{call.name} attends over {call.logits.shape[0]} inputs in a batch of {len(items)}, so its "
@@ -145,11 +146,19 @@ class PreparedInputs:
                 f"the device is out of memory for a batch of {len(items)} inputs: {error}; pass a smaller "
                 "batch_size, tokens=… or device='cpu'"
             ) from error
+        if n_calls > self.plan.n_calls:
+            raise _other_calls(batch[0])
         if self.plan.from_outputs:
             for site, (_, weights) in enumerate(returned_attentions(self.model, output)):
                 for item, collector in enumerate(collectors):
                     collector.take_weights(weights[item], site)
         return [collector.tensor(item) for item, collector in zip(items, collectors, strict=True)]
+
+    def _check_call(self, call: AttentionCall, site: int, i: int) -> None:
+        """Raise an error if a call is not the one that was made here in the probing run."""
+        expected = self.plan.sites[site]
+        if call.name != expected.name or call.logits.shape[1] != expected.shape[1]:
+            raise _other_calls(i)
 
     def _call_size(self, item: ModelInput) -> tuple[int, int]:
         """Number of queries and keys of a selected call on this input."""
@@ -165,6 +174,13 @@ class PreparedInputs:
 
     def _growth(self, item: ModelInput) -> float:
         return item.size() / max(1, self.plan.probe.size())
+
+
+def _other_calls(i: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"the model makes other attention calls on input {i} than on input 0, as some do when inputs differ in length; "
+        "capture inputs of different shapes separately"
+    )
 
 
 class _Collector:

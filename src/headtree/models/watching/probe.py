@@ -22,6 +22,7 @@ from headtree.models.inputs import ModelInput, join
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching.attention_sites import AttentionSite
 from headtree.models.watching.logits import Block
+from headtree.models.watching.unchanged import unchanged
 from headtree.models.watching.watch import (
     AttentionCall,
     Listener,
@@ -55,6 +56,7 @@ class AttentionPlan:
     eager: bool = False  #: whether the model must run with eager attention
     from_outputs: bool = False  #: only the attentions that the model returns are known: probs without scores
     call_order: tuple[int, ...] | None = None  #: for each site, the index of its watched call; None: the same
+    n_calls: int = 0  #: number of watched calls in the probing run
     output_bytes: int = 0  #: size of the largest module output in the probing run
 
     @property
@@ -72,15 +74,21 @@ def probe_of(item: ModelInput) -> ModelInput:
 
 
 def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
-    """Run the model on the first tokens of an input and find its attention calls."""
+    """Run the model on the first tokens of an input and find its attention calls.
+
+    The whole input is run if the model fails on the first tokens, or if they change it: BigBird replaces its
+    block-sparse attention by full attention when an input is short.
+    """
     short = probe_of(item)
     if short is not item:
         try:
-            return _plan_on(model, short)
+            first = _FirstRun(model, short)
+            if not first.changes:
+                return _plan_on(model, first)
         except (RuntimeError, ValueError, IndexError):
             pass  # some models need more tokens
     try:
-        return _plan_on(model, item)
+        return _plan_on(model, _FirstRun(model, item))
     except InvalidValueError:
         raise
     except Exception as error:
@@ -90,13 +98,12 @@ def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
         ) from error
 
 
-def _plan_on(model: nn.Module, probe: ModelInput) -> AttentionPlan:
-    unwatched, n_bytes = _largest_output(model, probe)
+def _plan_on(model: nn.Module, first: _FirstRun) -> AttentionPlan:
     if facts.config_of(model) is not None and _uses_registry(model):
-        plan = _registry_plan(model, probe, unwatched)
+        plan = _registry_plan(model, first.probe, first.output)
         if plan is not None:
-            return replace(plan, output_bytes=n_bytes)
-    plan = _functions_plan(model, probe)
+            return replace(plan, output_bytes=first.largest)
+    plan = _functions_plan(model, first.probe)
     if plan is None:
         raise InvalidValueError(
             f"no attention was found in {type(model).__name__}: no call of transformers' attention registry, of "
@@ -104,7 +111,7 @@ def _plan_on(model: nn.Module, probe: ModelInput) -> AttentionPlan:
             "like attention, and no attentions among its outputs; if it attends in another way, describe that "
             "with register_attention"
         )
-    return replace(plan, output_bytes=n_bytes)
+    return replace(plan, output_bytes=first.largest)
 
 
 def _uses_registry(model: nn.Module) -> bool:
@@ -139,27 +146,28 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
     only_registry = all(site.seen_by == "registry" for site in sites)
     if not is_complete or (only_registry and not _same(unwatched, watched) and _same(unwatched, again)):
         return None
-    return AttentionPlan(sites, probe, registry=True, functions=not only_registry)
+    return AttentionPlan(sites, probe, registry=True, functions=not only_registry, n_calls=len(sites))
 
 
 def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
     """The calls seen by watching torch functions, compared with the attentions that the model returns."""
     seen = _watched_probs(model, probe)
+    as_seen = AttentionPlan(tuple(site for site, _ in seen), probe, functions=True, n_calls=len(seen))
     if not facts.accepts(model, "output_attentions"):
-        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True) if seen else None
+        return as_seen if seen else None
     with implementation(model, "eager"):
         returned = returned_attentions(model, run(model, [probe], output_attentions=True))
         eager = _watched_probs(model, probe, output_attentions=True)
     if not returned:
-        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True) if seen else None
+        return as_seen if seen else None
     calls = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
     if calls is None and seen and all(site.seen_by in _CERTAIN for site, _ in seen):
-        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True)
+        return as_seen
     if calls is None:
         return AttentionPlan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
     if [site.name for site, _ in eager] != [site.name for site, _ in seen]:
         sites = tuple(eager[i][0] for i in calls)
-        return AttentionPlan(sites, probe, functions=True, eager=True, call_order=tuple(calls))
+        return replace(as_seen, sites=sites, eager=True, call_order=tuple(calls), n_calls=len(eager))
     if any(not _close_where_allowed(seen[i][1], eager[i][1]) for i in calls):
         warnings.warn(
             f"{type(model).__name__} as loaded computes different attention than with attn_implementation='eager', "
@@ -167,7 +175,7 @@ def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None
             HeadtreeWarning,
             stacklevel=2,
         )
-    return AttentionPlan(tuple(seen[i][0] for i in calls), probe, functions=True, call_order=tuple(calls))
+    return replace(as_seen, sites=tuple(seen[i][0] for i in calls), call_order=tuple(calls))
 
 
 def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[tuple[AttentionSite, Tensor]]:
@@ -226,9 +234,9 @@ def _are_probs(weights: Tensor) -> bool:
 
 
 def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:
-    """One forward pass without gradients."""
+    """One forward pass without gradients, which leaves the model as it was."""
     args, kwargs = arguments(model, items)
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(model):
         return model(*args, **kwargs, **options)
 
 
@@ -308,13 +316,19 @@ class _CalledFunctions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _largest_output(model: nn.Module, probe: ModelInput) -> tuple[Any, int]:
-    """Output of a plain forward pass, and the bytes of its largest module output; a pass needs a few times that."""
-    largest = 0
+class _FirstRun:
+    """A plain forward pass: its output, the bytes of its largest module output, and what it changed in the model.
 
-    def left(call: ModuleCall, output: Any) -> None:
-        nonlocal largest
-        largest = max(largest, sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output)))
+    A pass needs a few times the memory of its largest module output.
+    """
 
-    with ModuleStack(model, left=left).watching():
-        return run(model, [probe]), largest
+    def __init__(self, model: nn.Module, probe: ModelInput) -> None:
+        self.probe, self.largest = probe, 0
+        with ModuleStack(model, left=self._left).watching(), unchanged(model) as self.changes:
+            args, kwargs = arguments(model, [probe])
+            with torch.no_grad():
+                self.output = model(*args, **kwargs)
+
+    def _left(self, call: ModuleCall, output: Any) -> None:
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
+        self.largest = max(self.largest, n_bytes)
