@@ -178,8 +178,8 @@ class PreparedInputs:
 
 def _other_calls(i: int) -> InvalidValueError:
     return InvalidValueError(
-        f"the model makes other attention calls on input {i} than on input 0, as some do when inputs differ in length; "
-        "capture inputs of different shapes separately"
+        f"the model makes other attention calls on input {i} than on input 0, as some do when inputs differ in "
+        "length; capture inputs of different shapes separately"
     )
 
 
@@ -193,6 +193,7 @@ class _Collector:
         self.mask_index: dict[int, int] = {}  # site → index in `masks`
         self.sinks: dict[int, Tensor] = {}
         self.sizes = (0, 0)
+        self.ends_meet = False  # whether the last query sees the last key
 
     def take(self, call: AttentionCall, item: int, site: int) -> None:
         """Store the selected heads of a call."""
@@ -206,6 +207,8 @@ class _Collector:
         if prepared.kind == "probs":
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
+        last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
+        self.ends_meet = last is None or not bool(last.all())
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
         if logits.sinks is not None:
             self.sinks[site] = logits.sinks[list(heads)].float().cpu()
@@ -255,7 +258,7 @@ class _Collector:
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
-        queries, keys = _labels(prepared, item, self.sizes)
+        queries, keys = _labels(prepared, item, self.sizes, self.ends_meet)
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
@@ -291,18 +294,25 @@ class _Collector:
 
 
 def _labels(
-    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int]
+    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int], ends_meet: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Labels of the queries and keys: tokens, patches, or plain positions if neither has the right number."""
+    """Labels of the queries and keys: tokens, patches, or plain positions if neither has the right number.
+
+    Where keys come from a cache, the queries are the last of them.
+    """
     part = prepared.selection.part
     targets = item.targets if item.targets is not None else item.tokens
     labels = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
 
-    def fitting(known: tuple[str, ...] | None, n: int) -> tuple[str, ...]:
+    def fitting(known: tuple[str, ...] | None, n: int, start: int = 0) -> tuple[str, ...]:
         if known is not None and len(known) == n:
             return known
         if item.pixels is not None:
             return tuple(facts.patch_labels(prepared.model, item.pixels, n))
-        return tuple(str(i) for i in range(n))
+        return tuple(str(i) for i in range(start, start + n))
 
+    n_cached = sizes[1] - sizes[0]
+    if item.has_state() and part != "cross" and n_cached > 0 and ends_meet:
+        queries = fitting(labels[0], sizes[0], n_cached)
+        return queries, (*map(str, range(n_cached)), *queries)
     return fitting(labels[0], sizes[0]), fitting(labels[1], sizes[1])

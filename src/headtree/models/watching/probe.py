@@ -20,6 +20,7 @@ from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput, join
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
+from headtree.models.stateful import for_one_pass
 from headtree.models.watching.attention_sites import AttentionSite
 from headtree.models.watching.logits import Block
 from headtree.models.watching.unchanged import unchanged
@@ -241,16 +242,16 @@ def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:
 
 
 def arguments(model: nn.Module, items: list[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments for a batch of inputs, on the model's device."""
+    """Positional and keyword arguments of one forward pass on a batch of inputs, on the model's device.
+
+    Those with state are copies: a key-value cache grows with every pass.
+    """
     args, kwargs = join(items)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return _moved(args, device), _moved(kwargs, device)
-
-
-def _moved(values: Any, device: torch.device) -> Any:
-    if isinstance(values, tuple):
-        return tuple(value.to(device) if isinstance(value, Tensor) else value for value in values)
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
+    return (
+        tuple(for_one_pass(value, str(i), device) for i, value in enumerate(args)),
+        {name: for_one_pass(value, name, device) for name, value in kwargs.items()},
+    )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Whatever a forward pass changes in a model is found by comparing before and after, and undone.
 
-Compared are the attributes, parameters, buffers, submodules, hooks, training modes and configuration values of every
-module: by identity, and plain values by equality. Weights are not read. A tensor that was overwritten in place
-cannot be restored and is an error; torch counts such writes.
+Compared are the attributes, parameters, buffers, submodules, hooks, training modes and configuration values of
+every module: by identity, and plain values by equality. Weights are not read. A tensor that was overwritten in
+place cannot be restored and is an error; torch counts such writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
     overwritten = before.overwritten()
     if overwritten:
         raise InvalidValueError(
-            f"{type(model).__name__} overwrites {', '.join(overwritten[:3])} when it runs, so that looking at it would "
+            f"{type(model).__name__} overwrites {', '.join(overwritten[:3])} when it runs, so looking at it would "
             "change it; pass a copy of the model, or switch this off in its configuration"
         )
 
