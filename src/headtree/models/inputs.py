@@ -61,6 +61,14 @@ class ModelInput:
         decoder = self.kwargs.get("decoder_input_ids")
         return int(ids.shape[1]), int(decoder.shape[1]) if isinstance(decoder, Tensor) else 0
 
+    def reads_text(self) -> bool:
+        """Whether the model, or its encoder, reads tokens of a text; images may be among them."""
+        return self.tokens is not None or self.lengths() is not None
+
+    def writes_text(self) -> bool:
+        """Whether there is a decoder that reads tokens of its own."""
+        return self.targets is not None or "decoder_input_ids" in self.kwargs
+
     def length(self) -> int:
         """The larger of the two `lengths`; 0 if the input is not text."""
         return max(self.lengths() or (0, 0))

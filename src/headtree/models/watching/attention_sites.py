@@ -13,6 +13,7 @@ from torch import Tensor, nn
 _CROSS_NAME = re.compile(r"cross|encoder_attn|enc_?dec|encoder_attention", re.IGNORECASE)
 _CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 _TOWER = re.compile(r"encoder|decoder|text|vision|visual|image|audio|speech|language", re.IGNORECASE)
+_IMAGES = re.compile(r"vision|visual|image", re.IGNORECASE)
 _ATTENTION_NAME = re.compile(r"att(n|en)", re.IGNORECASE)
 
 
@@ -59,6 +60,11 @@ def parts_of(sites: Sequence[AttentionSite]) -> dict[str, list[int]]:
     if set(parts) == {"", "cross"}:
         parts = {name or "decoder": indices for name, indices in parts.items()}
     return parts
+
+
+def reads_images(part: str) -> bool:
+    """Whether a part is the tower that reads images, judging by its name."""
+    return bool(_IMAGES.search(part))
 
 
 def _towers(names: Sequence[str]) -> list[str]:

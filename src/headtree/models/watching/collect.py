@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headtree.errors import InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput
+from headtree.models.watching.attention_sites import reads_images
 from headtree.models.watching.logits import Block
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
 from headtree.models.watching.probe import AttentionPlan, returned_attentions, run, watching
@@ -205,6 +206,7 @@ class _Collector:
         block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
         if prepared.kind == "probs":
+            self._check_finite(values, missing, site)
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
         last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
@@ -237,8 +239,20 @@ class _Collector:
             )
         missing = None if missing is None else missing.cpu()
         start = selection.start(site)
-        self.values[start : start + values.shape[0]] = values
+        stored = self.values[start : start + values.shape[0]]
+        stored[:] = values
+        self._check_finite(stored, missing, site)
         self.mask_index[site] = self._shared_mask(missing)
+
+    def _check_finite(self, values: Tensor, missing: Tensor | None, site: int) -> None:
+        wrong = ~torch.isfinite(values)
+        if not wrong.any() or (missing is not None and not (wrong & ~missing.to(wrong.device)).any()):
+            return
+        layer, name = self.prepared.selection.layers[site], self.prepared.plan.sites[site].name
+        raise InvalidValueError(
+            f"the attention of layer {layer} ({name}) has NaN or infinite values; check the model's weights and the "
+            "input, and if one of them is in half precision, use float32"
+        )
 
     def _shared_mask(self, missing: Tensor | None) -> int:
         """Index of a mask in `masks`, which holds equal masks once."""
@@ -296,23 +310,27 @@ class _Collector:
 def _labels(
     prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int], ends_meet: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Labels of the queries and keys: tokens, patches, or plain positions if neither has the right number.
-
-    Where keys come from a cache, the queries are the last of them.
-    """
+    """Labels of the queries and keys. Where keys come from a cache, the queries are the last of them."""
     part = prepared.selection.part
-    targets = item.targets if item.targets is not None else item.tokens
-    labels = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
-
-    def fitting(known: tuple[str, ...] | None, n: int, start: int = 0) -> tuple[str, ...]:
-        if known is not None and len(known) == n:
-            return known
-        if item.pixels is not None:
-            return tuple(facts.patch_labels(prepared.model, item.pixels, n))
-        return tuple(str(i) for i in range(start, start + n))
-
+    sides = {"cross": ("written", "read"), "decoder": ("written", "written")}.get(part, ("read", "read"))
+    if reads_images(part):
+        sides = ("images", "images")
     n_cached = sizes[1] - sizes[0]
     if item.has_state() and part != "cross" and n_cached > 0 and ends_meet:
-        queries = fitting(labels[0], sizes[0], n_cached)
+        queries = _side_labels(prepared.model, item, sides[0], sizes[0], n_cached)
         return queries, (*map(str, range(n_cached)), *queries)
-    return fitting(labels[0], sizes[0]), fitting(labels[1], sizes[1])
+    first, second = (_side_labels(prepared.model, item, side, n) for side, n in zip(sides, sizes, strict=True))
+    return first, second
+
+
+def _side_labels(model: nn.Module, item: ModelInput, side: str, n: int, start: int = 0) -> tuple[str, ...]:
+    """Labels of what one side reads: tokens or patches, or plain positions if neither has the right number."""
+    if side == "written" and not item.writes_text():
+        side = "read"
+    labels = {"written": item.targets, "read": item.tokens, "images": None}[side]
+    if labels is not None and len(labels) == n:
+        return labels
+    is_text = side == "written" or (side == "read" and item.reads_text())
+    if item.pixels is not None and not is_text:
+        return tuple(facts.patch_labels(model, item.pixels, n))
+    return tuple(str(i) for i in range(start, start + n))

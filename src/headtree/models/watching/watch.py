@@ -100,6 +100,7 @@ class _Watch:
         self.model, self.listener, self.n_batch = model, listener, n_batch
         self.stack = ModuleStack(model, self._entered, self._left)
         self.suppressed = 0  # > 0 while a call is already being recorded
+        self.latest: tuple[ModuleCall | None, Logits] | None = None
 
     def _entered(self, call: ModuleCall) -> None:
         if register.description_of(call.module) is not None:
@@ -126,8 +127,14 @@ class _Watch:
         probs: Tensor | None = None,
         made_by: ModuleCall | None = None,
     ) -> None:
-        """Report a call to the listener."""
+        """Report a call to the listener, unless its module has just made it with other values.
+
+        Differential attention attends twice with the same queries and keys, which are one layer.
+        """
         made_by = made_by or self.running_call(module)
+        if self.latest is not None and self.latest[0] is made_by and logits.repeats(self.latest[1]):
+            return
+        self.latest = made_by, logits
         name = self.stack.name_of(module)
         if is_cross is None:
             is_cross = attention_sites.is_cross_attention(name, arguments)
