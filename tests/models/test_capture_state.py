@@ -80,9 +80,7 @@ def test_a_batch_with_a_cache_cannot_be_split():
     model = zoo.ALL["llama"].build()
     ids = zoo._ids(14)
     past = cached(model, ids=ids)
-    with pytest.raises(
-        HeadtreeError, match=r"inputs\[0\]\['past_key_values'\].*batch of 2.*one input at a time"
-    ):
+    with pytest.raises(HeadtreeError, match=r"inputs\[0\]\['past_key_values'\].*batch of 2.*one input at a time"):
         ht.capture(model, inputs={"input_ids": ids[:, 10:], "past_key_values": past, "use_cache": True})
 
 

@@ -17,7 +17,8 @@ from headtree.models.inputs import ModelInput
 from headtree.models.watching.attention_sites import reads_images
 from headtree.models.watching.logits import Block
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
-from headtree.models.watching.probe import AttentionPlan, returned_attentions, run, watching
+from headtree.models.watching.probe import AttentionPlan, run, watching
+from headtree.models.watching.returned import returned_attentions
 from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
@@ -250,8 +251,8 @@ class _Collector:
             return
         layer, name = self.prepared.selection.layers[site], self.prepared.plan.sites[site].name
         raise InvalidValueError(
-            f"the attention of layer {layer} ({name}) has NaN or infinite values; check the model's weights and the "
-            "input, and if one of them is in half precision, use float32"
+            f"the attention of layer {layer} ({name}) has NaN or infinite values; check the model's weights and "
+            "the input, and if one of them is in half precision, use float32"
         )
 
     def _shared_mask(self, missing: Tensor | None) -> int:

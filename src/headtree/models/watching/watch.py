@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,8 +68,10 @@ Listener = Callable[[AttentionCall], None]
 @contextmanager
 def recording(
     model: nn.Module, listener: Listener, *, n_batch: int, registry: bool = True, functions: bool = True
-) -> Iterator[None]:
+) -> Iterator[list[str]]:
     """Call `listener` with every attention call of `model`, in call order, while the block runs.
+
+    Yields a list that names each softmax of an attention module with more than four axes, which is not reported.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def recording(
             stack.enter_context(_registry(model, watch))
         if functions:
             stack.enter_context(_FunctionWatch(watch))
-        yield
+        yield watch.missed
 
 
 class _Watch:
@@ -100,6 +102,7 @@ class _Watch:
         self.model, self.listener, self.n_batch = model, listener, n_batch
         self.stack = ModuleStack(model, self._entered, self._left)
         self.suppressed = 0  # > 0 while a call is already being recorded
+        self.missed: list[str] = []
         self.latest: tuple[ModuleCall | None, Logits] | None = None
 
     def _entered(self, call: ModuleCall) -> None:
@@ -289,7 +292,13 @@ class _FunctionWatch(TorchFunctionMode):
 
     def _softmax(self, probs: Tensor, scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
         owner = self.watch.attention_module()
-        if owner is None or scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
+        if owner is None or dim not in (-1, scores.ndim - 1):
+            return
+        if scores.ndim > 4:
+            self.watch.missed.append(
+                f"the softmax of {self.watch.stack.name_of(owner[0])} ({in_words(scores.shape)})"
+            )
+        if scores.ndim not in (3, 4):
             return
         if scores.ndim == 3 and scores.shape[0] % self.watch.n_batch:
             return
@@ -316,6 +325,12 @@ class _FunctionWatch(TorchFunctionMode):
         is_cross = query.data_ptr() != key.data_ptr()
         self.watch.report(*self.watch.innermost(), logits, "multihead", is_cross=is_cross)
         return func(*args, **kwargs)
+
+
+def in_words(shape: Sequence[int]) -> str:
+    """A shape as it is read, with its number of axes if that is unusual."""
+    size = " × ".join(map(str, shape))
+    return size if len(shape) == 4 else f"{len(shape)} axes, {size}"
 
 
 class _SoftmaxInputs(TorchDispatchMode):
