@@ -233,3 +233,44 @@ def test_columns_of_global_tokens_are_not_taken_for_keys(part):
         HeadtreeError, match=r"cannot be captured: attentions \(1 × 4 × 12 × 6\).*global_attentions"
     ):
         ht.capture(model, inputs={**read, "global_attention_mask": everywhere}, kind="probs", part=part)
+
+
+def test_layers_of_hybrid_models_are_known_by_their_place_in_the_model():
+    model, read = built("jamba")
+    (att, *_) = ht.capture(model, inputs=read)
+    assert att.heads[-1] == (1, 3)
+    assert list(att.provenance["layers"]) == [
+        {"layer": 0, "module": "layers.1.self_attn", "depth": 1},
+        {"layer": 1, "module": "layers.3.self_attn", "depth": 3},
+    ]
+    (last, *_) = ht.capture(model, inputs=read, layers=[1])
+    assert last.provenance["layers"] == [{"layer": 1, "module": "layers.3.self_attn", "depth": 3}]
+
+
+def test_a_module_that_several_layers_share_has_the_depth_of_each():
+    class Layer(torch.nn.Module):
+        def __init__(self, shared):
+            super().__init__()
+            self.shared_attention = shared
+
+        def forward(self, x):
+            return x if self.shared_attention is None else x + self.shared_attention(x)[0]
+
+    shared = zoo_attention()
+    model = torch.nn.Sequential(*[Layer(inner) for inner in (None, shared, None, None, shared)])
+    (att,) = ht.capture(model, inputs=torch.randn(1, 5, 4))
+    assert [layer["depth"] for layer in att.provenance["layers"]] == [1, 4]
+    assert {layer["module"] for layer in att.provenance["layers"]} == {"1.shared_attention"}
+
+
+@pytest.mark.parametrize(("name", "part"), [("gpt2", None), ("t5", "decoder"), ("albert", None)])
+def test_depths_of_other_models(name, part):
+    (att, *_) = ht.capture(zoo.ALL[name].build(), inputs=zoo.ALL[name].read(), part=part)
+    depths = [layer["depth"] for layer in att.provenance["layers"]]
+    assert depths == ([0, 0, 0] if name == "albert" else list(range(len(depths))))
+
+
+def test_attention_known_from_outputs_has_no_module():
+    model, read = built("big_bird")
+    (att, *_) = ht.capture(model, inputs=read, kind="probs", layers=[2])
+    assert att.provenance["layers"] == [{"layer": 2, "module": None, "depth": None}]

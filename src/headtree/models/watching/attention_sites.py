@@ -32,6 +32,8 @@ class AttentionSite:
     #: of "sdpa", "softmax" or "multihead" attention, or the "outputs" of the model
     seen_by: str
     has_sinks: bool = False
+    #: place of its layer in the model's own stack of layers, which may have others without attention between
+    depth: int | None = None
 
 
 def is_attention_like(module: nn.Module, name: str) -> bool:

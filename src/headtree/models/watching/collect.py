@@ -52,8 +52,18 @@ class PreparedInputs:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Provenance of a captured tensor: the model, the part, and how attention was detected."""
-        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.seen_by}
+        """Provenance of a captured tensor: the model, the part, how attention was detected, and where."""
+        layers = [self._place(site) for site in self.selection.sites]
+        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.seen_by, "layers": layers}
+
+    def _place(self, site: int) -> dict[str, Any]:
+        """The layer of a selected site, its module and its place among all layers of the model."""
+        known = None if self.plan.from_outputs else self.plan.sites[site]
+        return {
+            "layer": self.selection.layers[site],
+            "module": None if known is None else known.name,
+            "depth": None if known is None else known.depth,
+        }
 
     def estimate(self) -> MemoryEstimate:
         """Memory of the whole capture, from the shapes seen in the probing run and the sizes of the inputs."""

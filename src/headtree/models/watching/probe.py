@@ -206,9 +206,9 @@ def _checked(model: nn.Module, plan: AttentionPlan) -> AttentionPlan | None:
     if plan.sites or not plan.unseen:
         return plan if plan.sites else None
     raise InvalidValueError(
-        f"the attention of {type(model).__name__} cannot be captured: {' and '.join(plan.unseen[:3])}. This is not a "
-        "matrix of queries and keys for each head, because the model attends within windows or blocks, or to some "
-        "tokens globally; describe the matrix with register_attention, or pass inputs without global tokens"
+        f"the attention of {type(model).__name__} cannot be captured: {' and '.join(plan.unseen[:3])}. This is not "
+        "a matrix of queries and keys for each head, because the model attends within windows or blocks, or to "
+        "some tokens globally; describe the matrix with register_attention, or pass inputs without global tokens"
     )
 
 

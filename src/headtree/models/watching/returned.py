@@ -64,7 +64,7 @@ def _aligned(weights: Float[Tensor, "batch head query column"]) -> Float[Tensor,
 
 
 def _is_band(weights: Float[Tensor, "batch head query column"]) -> bool:
-    """Whether column j is the key at ``query + j - half``: only keys that exist have weight, and each query its own."""
+    """Whether column j is the key ``query + j - half``: weight only where there is one, and on the query itself."""
     n_queries, width = weights.shape[-2:]
     if width % 2 == 0 or width < 3 or n_queries < 2:
         return False

@@ -44,6 +44,7 @@ class AttentionCall:
     output: Tensor | None = None  #: the module's output, softmax(scores) V, as (batch, query, head, feature)
     probs: Tensor | None = None  #: the result of a watched softmax, the very tensor that the model uses
     made_by: ModuleCall | None = None  #: the running call of its module
+    depth: int | None = None  #: as in `AttentionSite`
 
     @property
     def entering(self) -> Tensor | None:
@@ -58,7 +59,13 @@ class AttentionCall:
         """The description of the call without its tensors."""
         logits = self.logits
         return attention_sites.AttentionSite(
-            self.name, self.module, self.is_cross, logits.shape, self.seen_by, logits.sinks is not None
+            self.name,
+            self.module,
+            self.is_cross,
+            logits.shape,
+            self.seen_by,
+            has_sinks=logits.sinks is not None,
+            depth=self.depth,
         )
 
 
@@ -141,11 +148,20 @@ class _Watch:
         name = self.stack.name_of(module)
         if is_cross is None:
             is_cross = attention_sites.is_cross_attention(name, arguments)
+        depth = self._depth(made_by)
         self.suppressed += 1  # the listener's own softmax is not attention
         try:
-            self.listener(AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by))
+            self.listener(
+                AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by, depth)
+            )
         finally:
             self.suppressed -= 1
+
+    def _depth(self, made_by: ModuleCall | None) -> int | None:
+        """Number of the outermost running module that has one, which is its layer even if layers share modules."""
+        calls = self.stack.running if made_by is None else [*self.stack.running, made_by]
+        numbers = (call.name.rpartition(".")[2] for call in calls)
+        return next((int(number) for number in numbers if number.isdigit()), None)
 
     def attention_module(self) -> tuple[nn.Module, Mapping[str, Any]] | None:
         """The innermost running module that looks like attention, and its arguments; None if there is none."""
