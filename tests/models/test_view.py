@@ -111,6 +111,10 @@ def test_inputs_of_another_kind_are_probed_again(monkeypatch):
         look.capture(inputs={"input_ids": torch.arange(n_tokens)[None]})
     look.capture(inputs={"input_ids": torch.arange(12)[None], "attention_mask": torch.ones(1, 12)})
     assert len(probes) == 3
+    image = ht.ModelView(zoo.ALL["vit"].build())
+    for _ in range(2):
+        image.capture(inputs=zoo.ALL["vit"].read())
+    assert len(probes) == 4
 
 
 def test_short_cuts_take_views_and_models_alike():

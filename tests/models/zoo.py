@@ -27,7 +27,7 @@ class Case:
 
     model: str
     config: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] | Callable[[], dict[str, Any]]
     parts: dict[str | None, str] = field(default_factory=lambda: {None: "attentions"})
     read: Callable[[], dict[str, Any]] = lambda: {"input_ids": _ids()}
     implementation: str | None = None
@@ -36,7 +36,8 @@ class Case:
         import transformers
 
         implementation = implementation or self.implementation
-        config = getattr(transformers, self.config)(**self.settings)
+        settings = self.settings() if callable(self.settings) else self.settings
+        config = getattr(transformers, self.config)(**settings)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             options = {} if implementation is None else {"attn_implementation": implementation}
@@ -206,3 +207,131 @@ WATCHED = {
 }
 
 ALL = {**REGISTRY, **WATCHED}
+
+
+def _long() -> dict[str, Any]:
+    return {"input_ids": _ids(64)}
+
+
+def _text_and_image() -> dict[str, Any]:
+    ids = torch.tensor([[1, *[63] * 4, *range(5, 12)]])
+    return {"input_ids": ids, "pixel_values": _square()["pixel_values"][:1]}
+
+
+def _llava() -> dict[str, Any]:
+    import transformers
+
+    vision = transformers.CLIPVisionConfig(**_SMALL, image_size=16, patch_size=8)
+    text = transformers.LlamaConfig(**_LLAMA)
+    return {"vision_config": vision, "text_config": text, "image_token_index": 63, "vision_feature_layer": -1}
+
+
+_HYBRID = {**_LLAMA, "num_hidden_layers": 4}
+
+#: Families that change themselves when they run, that attend in windows or bands, or that have several modalities.
+UNUSUAL = {
+    "big_bird": Case(
+        "BigBirdModel",
+        "BigBirdConfig",
+        {
+            **_TEXT,
+            "max_position_embeddings": 128,
+            "attention_type": "block_sparse",
+            "block_size": 4,
+            "num_random_blocks": 1,
+            "sep_token_id": 3,
+        },
+        read=_long,
+    ),
+    "xglm": Case(
+        "XGLMModel",
+        "XGLMConfig",
+        {
+            "d_model": 32,
+            "ffn_dim": 48,
+            "num_layers": 3,
+            "attention_heads": 4,
+            "vocab_size": 64,
+            "max_position_embeddings": 64,
+        },
+    ),
+    "convbert": Case("ConvBertModel", "ConvBertConfig", {**_TEXT, "embedding_size": 32, "head_ratio": 2}),
+    "prophetnet": Case(
+        "ProphetNetModel",
+        "ProphetNetConfig",
+        {
+            "hidden_size": 32,
+            "encoder_ffn_dim": 48,
+            "num_encoder_layers": 2,
+            "num_encoder_attention_heads": 4,
+            "decoder_ffn_dim": 48,
+            "num_decoder_layers": 3,
+            "num_decoder_attention_heads": 4,
+            "vocab_size": 64,
+            "max_position_embeddings": 64,
+        },
+        _THREE,
+        _two_texts,
+    ),
+    "diffllama": Case("DiffLlamaModel", "DiffLlamaConfig", _LLAMA),
+    "llava": Case(
+        "LlavaForConditionalGeneration",
+        "LlavaConfig",
+        _llava,
+        {"language_model": "attentions", "vision_tower": ""},
+        _text_and_image,
+    ),
+    "funnel": Case(
+        "FunnelModel",
+        "FunnelConfig",
+        {"vocab_size": 64, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48},
+    ),
+    "longformer": Case(
+        "LongformerModel",
+        "LongformerConfig",
+        {**_TEXT, "max_position_embeddings": 80, "attention_window": 4, "pad_token_id": 0, "sep_token_id": 3},
+    ),
+    "led": Case(
+        "LEDModel",
+        "LEDConfig",
+        {
+            **_BART,
+            "attention_window": 4,
+            "max_encoder_position_embeddings": 64,
+            "max_decoder_position_embeddings": 64,
+        },
+        _THREE,
+        _two_texts,
+    ),
+    "jamba": Case(
+        "JambaModel",
+        "JambaConfig",
+        {
+            **_HYBRID,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "hiera": Case(
+        "HieraModel",
+        "HieraConfig",
+        {
+            "image_size": [32, 32],
+            "patch_size": [7, 7],
+            "patch_stride": [4, 4],
+            "patch_padding": [3, 3],
+            "embed_dim": 8,
+            "depths": [1, 1],
+            "num_heads": [1, 2],
+            "masked_unit_size": [4, 4],
+            "query_stride": [2, 2],
+            "num_query_pool": 1,
+        },
+        read=lambda: {"pixel_values": torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))},
+    ),
+}

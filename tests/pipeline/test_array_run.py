@@ -114,3 +114,22 @@ def test_what_is_no_array_is_refused_before_anything_is_written(file, options, m
     with pytest.raises(HeadtreeError, match=message):
         make_array_run(ArrayFile(tmp_path / file, **options), tmp_path / "run", draw=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_tables_tell_the_place_of_layers_in_a_hybrid_model(tmp_path):
+    from dataclasses import replace
+
+    from headtree.pipeline.make_run import make_run
+    from headtree.pipeline.sources import TensorSource
+    from tests.runs.examples import QUICK, tensors
+
+    places = [{"layer": i, "module": f"layers.{2 * i + 1}.attn", "depth": 2 * i + 1} for i in range(4)]
+    hybrid = [replace(att, provenance={"layers": places}) for att in tensors(2)]
+    run = make_run(TensorSource(hybrid), tmp_path / "run", measures=QUICK, draw=True)
+    assert run.layers["model_layer"].tolist() == [1, 3, 5, 7]
+    assert run.layers["module"].tolist() == [place["module"] for place in places]
+    assert run.heads["model_layer"].tolist() == [2 * layer + 1 for layer in run.heads["layer"]]
+    plain = [{**place, "depth": place["layer"]} for place in places]
+    usual = [replace(att, provenance={"layers": plain}) for att in tensors(2)]
+    run = make_run(TensorSource(usual), tmp_path / "usual", measures=QUICK, draw=False)
+    assert not {"model_layer", "module"} & {*run.layers, *run.heads}

@@ -95,6 +95,9 @@ def capture(
     available. Fused kernels (flash, flex) never compute scores, so sdpa runs instead; torch's fused encoder layer
     runs unfused. Both agree with the original up to rounding.
 
+    The model is left as it was: what a forward pass changes in it is undone, and a key-value cache among the inputs
+    is copied for each pass. The provenance has the module of every captured layer and its number among all layers.
+
     Examples
     --------
     >>> import headtree as ht

@@ -53,10 +53,17 @@ def context_length(model: nn.Module) -> int | None:
     return length
 
 
+def _image_config(model: nn.Module) -> Any:
+    """The configuration of the part that reads images; the model's own if it has no such part."""
+    config = config_of(model)
+    inner = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    reading = [part for part in inner if hasattr(part, "patch_size")]
+    return getattr(config, "vision_config", None) or (reading[0] if reading else config)
+
+
 def image_shape(model: nn.Module) -> tuple[int, int, int] | None:
     """Channels, height and width of the images a vision model expects; None if its configuration does not say."""
-    config = config_of(model)
-    config = getattr(config, "vision_config", None) or config
+    config = _image_config(model)
     size = getattr(config, "image_size", None)
     if size is None:
         return None
@@ -77,8 +84,7 @@ def attention_window(module: nn.Module) -> Any:
 
 def patch_labels(model: nn.Module, pixels: tuple[int, int], n_tokens: int) -> list[str]:
     """Labels of an image's tokens: "class", "register0", … first, then patches by row and column, "r3c5"."""
-    config = config_of(model)
-    config = getattr(config, "vision_config", None) or config
+    config = _image_config(model)
     patch = getattr(config, "patch_size", None)
     if patch is None:
         return [str(i) for i in range(n_tokens)]

@@ -15,6 +15,7 @@ from headtree._extras import require
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.model_files import ModelFiles
+from headtree.models.stateful import has_state
 
 #: Arguments of text models that do not affect which attention calls are made.
 _OPTIONAL = frozenset({"attention_mask", "token_type_ids", "use_cache"})
@@ -42,9 +43,15 @@ class ModelInput:
         return (*map(_shape, self.args), *named)
 
     def can_join(self) -> bool:
-        """Whether every tensor has a batch axis of length one to concatenate along."""
+        """Whether every tensor has a batch axis of length one to concatenate along, and nothing has state."""
         values = [*self.args, *self.kwargs.values()]
-        return all(not isinstance(value, Tensor) or (value.ndim > 0 and value.shape[0] == 1) for value in values)
+        return not self.has_state() and all(
+            not isinstance(value, Tensor) or (value.ndim > 0 and value.shape[0] == 1) for value in values
+        )
+
+    def has_state(self) -> bool:
+        """Whether an argument has state, such as a key-value cache."""
+        return any(has_state(value) for value in (*self.args, *self.kwargs.values()))
 
     def lengths(self) -> tuple[int, int] | None:
         """Number of tokens that the model (or its encoder) and its decoder read; None if the input is not text."""
@@ -53,6 +60,14 @@ class ModelInput:
             return None
         decoder = self.kwargs.get("decoder_input_ids")
         return int(ids.shape[1]), int(decoder.shape[1]) if isinstance(decoder, Tensor) else 0
+
+    def reads_text(self) -> bool:
+        """Whether the model, or its encoder, reads tokens of a text; images may be among them."""
+        return self.tokens is not None or self.lengths() is not None
+
+    def writes_text(self) -> bool:
+        """Whether there is a decoder that reads tokens of its own."""
+        return self.targets is not None or "decoder_input_ids" in self.kwargs
 
     def length(self) -> int:
         """The larger of the two `lengths`; 0 if the input is not text."""
@@ -73,7 +88,9 @@ class ModelInput:
 
 
 def _shape(value: Any) -> Any:
-    return ("tensor", tuple(value.shape), value.dtype) if isinstance(value, Tensor) else ("value", repr(value))
+    if isinstance(value, Tensor):
+        return "tensor", tuple(value.shape), value.dtype
+    return ("state", id(value)) if has_state(value) else ("value", repr(value))
 
 
 def join(inputs: Sequence[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -292,7 +309,7 @@ def ready_inputs(model: nn.Module, inputs: Any, tokenizer: Any) -> list[ModelInp
             raise InvalidTypeError(f"inputs[{i}] must contain tensors with a batch axis, got {_type_name(inputs)}")
         for name, value in values.items():
             _check_batch(value, name, i, is_text=(name or main) in ("input_ids", "decoder_input_ids"))
-        for single in _split(values):
+        for single in _split(values, i):
             result.append(_ready_input(model, single, tokenizer, {"input": i}))
     return result
 
@@ -310,14 +327,20 @@ def _check_batch(value: Any, name: str, i: int, is_text: bool) -> None:
         raise InvalidValueError(f"{where} must contain at least one input, got a batch of 0 (shape {shape})")
 
 
-def _split(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _split(values: Mapping[str, Any], i: int) -> list[dict[str, Any]]:
     sizes = {value.shape[0] for value in values.values() if isinstance(value, Tensor) and value.ndim > 0}
     if len(sizes) != 1:
         return [dict(values)]
     (n,) = sizes
+    stateful = [name for name, value in values.items() if has_state(value)]
+    if n > 1 and stateful:
+        raise InvalidValueError(
+            f"inputs[{i}][{stateful[0]!r}] has state and cannot be split, but it came with a batch of {n}; pass "
+            "one input at a time"
+        )
     return [
-        {name: value[i : i + 1] if isinstance(value, Tensor) else value for name, value in values.items()}
-        for i in range(n)
+        {name: value[j : j + 1] if isinstance(value, Tensor) else value for name, value in values.items()}
+        for j in range(n)
     ]
 
 

@@ -15,6 +15,7 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import arguments
+from headtree.models.watching.unchanged import unchanged
 from headtree.models.watching.watch import AttentionCall, implementation, recording
 from headtree.tensor.attention_tensor import HeadId
 
@@ -79,6 +80,7 @@ def _differentiable_run(prepared: PreparedInputs, item: ModelInput) -> tuple[lis
         implementation(model, "eager"),
         torch.enable_grad(),
         recording(model, listen, n_batch=1, registry=False),
+        unchanged(model),
     ):
         output = model(*args, **kwargs)
     wanted = [prepared.plan.sites[site].name for site in prepared.selection.sites]

@@ -281,10 +281,14 @@ class ModelView:
 
     def plan(self, item: ModelInput) -> AttentionPlan:
         """The attention calls that the model makes on inputs of this layout; probed once per layout."""
-        key = register.n_changes(), *probe_of(item).layout()
-        if key not in self._plans:
-            self._plans[key] = make_plan(self.model, item)
-        return self._plans[key]
+        for is_short, probe in ((True, probe_of(item)), (False, item)):
+            key = register.n_changes(), is_short, *probe.layout()
+            if key in self._plans:
+                return self._plans[key]
+        plan = make_plan(self.model, item)
+        is_short = plan.probe is not item  # else it holds for inputs of this length only
+        self._plans[register.n_changes(), is_short, *plan.probe.layout()] = plan
+        return plan
 
     def latest_plan(self) -> AttentionPlan | None:
         """The plan that was made last; None if the model was not probed yet."""

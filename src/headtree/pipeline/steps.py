@@ -142,9 +142,10 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     found = diagnostics(run.attention, **begin().to_run_again())
     of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
     of_layers = tables.layer_table(of_heads)
-    heads = pd.DataFrame(tables.joined(of_heads, found.heads))
+    about = run.attention[0].provenance
+    heads = pd.DataFrame(tables.with_model_layers(tables.joined(of_heads, found.heads), about))
     write_table(writer, "heads.csv", heads)
-    write_table(writer, "layers.csv", tables.joined(of_layers, found.layers))
+    write_table(writer, "layers.csv", tables.with_model_layers(tables.joined(of_layers, found.layers), about))
     contained = overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed)
     write_table(writer, "overlap.csv", contained)
     section = diagnostics_section(found, overlap=contained, consensus=run.consensus, rng=seed)

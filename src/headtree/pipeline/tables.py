@@ -76,6 +76,21 @@ def layer_table(table: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     return result
 
 
+def with_model_layers(table: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of heads or layers, with the place in the model of each layer if that is not its number.
+
+    Hybrid models attend in some of their layers only. `model_layer` counts all layers, `module` is the one that
+    attends.
+    """
+    known = {entry["layer"]: entry for entry in provenance.get("layers", ())}
+    layers = np.asarray(table["layer"]).tolist()
+    places = [known.get(layer, {"depth": None, "module": None}) for layer in layers]
+    depths = [place["depth"] for place in places]
+    if None in depths or depths == layers:
+        return dict(table)
+    return {**table, "model_layer": depths, "module": [place["module"] for place in places]}
+
+
 def csv_text(columns: Mapping[str, Any]) -> str:
     """A table as CSV with twelve digits, so equal numbers give equal bytes on every system."""
     import pandas as pd

@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching.probe import arguments
+from headtree.models.watching.unchanged import unchanged
 
 aten = torch.ops.aten
 
@@ -308,7 +309,7 @@ def trace(
 
     stack = ModuleStack(model, entered, left)
     recorder = Recorder(Positions(stack), read, surviving or {}, unneeded)
-    with unfused(), stack.watching(), recorder:
+    with unfused(), stack.watching(), unchanged(model), recorder:
         model(*args, **kwargs)
     modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}
     return Trace(recorder.graph, modules, given)

@@ -54,6 +54,11 @@ class HeadWeights:
 
 def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
     """Weight matrices of the selected heads; the view must be ready."""
+    if prepared.plan.probe.has_state():
+        raise InvalidValueError(
+            "inputs must not bring a key-value cache here, because weights are found by following the keys of the "
+            "tokens; they are the same without it, so leave it out"
+        )
     traced = prepared.view.traced(prepared.plan)
     sites = matched_sites(traced, prepared.plan.sites, type(prepared.model).__name__)
     chosen = [(prepared.plan.sites[i], sites[i]) for i in prepared.selection.sites]

@@ -30,6 +30,7 @@ from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleStack
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import arguments
+from headtree.models.watching.unchanged import unchanged
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +136,7 @@ def read_stream(
     stack = ModuleStack(model)
     unneeded = unneeded_products(located.graph, surviving)
     reader = _StreamReader(Positions(stack), surviving, unneeded, _looks(located))
-    with unfused(), stack.watching(), reader:
+    with unfused(), stack.watching(), unchanged(model), reader:
         model(*args, **kwargs)
     if len(reader.seen) != len(stream.layers) + 1 or reader.n_cancelled != len(surviving):
         raise InvalidValueError(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 _CROSS_NAME = re.compile(r"cross|encoder_attn|enc_?dec|encoder_attention", re.IGNORECASE)
 _CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 _TOWER = re.compile(r"encoder|decoder|text|vision|visual|image|audio|speech|language", re.IGNORECASE)
+_IMAGES = re.compile(r"vision|visual|image", re.IGNORECASE)
 _ATTENTION_NAME = re.compile(r"att(n|en)", re.IGNORECASE)
 
 
@@ -31,6 +32,8 @@ class AttentionSite:
     #: of "sdpa", "softmax" or "multihead" attention, or the "outputs" of the model
     seen_by: str
     has_sinks: bool = False
+    #: place of its layer in the model's own stack of layers, which may have others without attention between
+    depth: int | None = None
 
 
 def is_attention_like(module: nn.Module, name: str) -> bool:
@@ -59,6 +62,11 @@ def parts_of(sites: Sequence[AttentionSite]) -> dict[str, list[int]]:
     if set(parts) == {"", "cross"}:
         parts = {name or "decoder": indices for name, indices in parts.items()}
     return parts
+
+
+def reads_images(part: str) -> bool:
+    """Whether a part is the tower that reads images, judging by its name."""
+    return bool(_IMAGES.search(part))
 
 
 def _towers(names: Sequence[str]) -> list[str]:

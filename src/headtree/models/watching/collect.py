@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from headtree.errors import InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput
+from headtree.models.watching.attention_sites import reads_images
 from headtree.models.watching.logits import Block
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
-from headtree.models.watching.probe import AttentionPlan, returned_attentions, run, watching
+from headtree.models.watching.probe import AttentionPlan, run, watching
+from headtree.models.watching.returned import returned_attentions
 from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
@@ -50,8 +52,18 @@ class PreparedInputs:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Provenance of a captured tensor: the model, the part, and how attention was detected."""
-        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.seen_by}
+        """Provenance of a captured tensor: the model, the part, how attention was detected, and where."""
+        layers = [self._place(site) for site in self.selection.sites]
+        return {**self.view.provenance, "part": self.part, "seen_by": self.plan.seen_by, "layers": layers}
+
+    def _place(self, site: int) -> dict[str, Any]:
+        """The layer of a selected site, its module and its place among all layers of the model."""
+        known = None if self.plan.from_outputs else self.plan.sites[site]
+        return {
+            "layer": self.selection.layers[site],
+            "module": None if known is None else known.name,
+            "depth": None if known is None else known.depth,
+        }
 
     def estimate(self) -> MemoryEstimate:
         """Memory of the whole capture, from the shapes seen in the probing run and the sizes of the inputs."""
@@ -127,6 +139,7 @@ class PreparedInputs:
             n_calls += 1
             if site is None:
                 return
+            self._check_call(call, site, batch[0])
             if call.logits.shape[0] != len(items):
                 raise InvalidValueError(
                     f"{call.name} attends over {call.logits.shape[0]} inputs in a batch of {len(items)}, so its "
@@ -145,11 +158,19 @@ class PreparedInputs:
                 f"the device is out of memory for a batch of {len(items)} inputs: {error}; pass a smaller "
                 "batch_size, tokens=… or device='cpu'"
             ) from error
+        if n_calls > self.plan.n_calls:
+            raise _other_calls(batch[0])
         if self.plan.from_outputs:
             for site, (_, weights) in enumerate(returned_attentions(self.model, output)):
                 for item, collector in enumerate(collectors):
                     collector.take_weights(weights[item], site)
         return [collector.tensor(item) for item, collector in zip(items, collectors, strict=True)]
+
+    def _check_call(self, call: AttentionCall, site: int, i: int) -> None:
+        """Raise an error if a call is not the one that was made here in the probing run."""
+        expected = self.plan.sites[site]
+        if call.name != expected.name or call.logits.shape[1] != expected.shape[1]:
+            raise _other_calls(i)
 
     def _call_size(self, item: ModelInput) -> tuple[int, int]:
         """Number of queries and keys of a selected call on this input."""
@@ -167,6 +188,13 @@ class PreparedInputs:
         return item.size() / max(1, self.plan.probe.size())
 
 
+def _other_calls(i: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"the model makes other attention calls on input {i} than on input 0, as some do when inputs differ in "
+        "length; capture inputs of different shapes separately"
+    )
+
+
 class _Collector:
     """Collects the tensor of one input while the model runs."""
 
@@ -177,6 +205,7 @@ class _Collector:
         self.mask_index: dict[int, int] = {}  # site → index in `masks`
         self.sinks: dict[int, Tensor] = {}
         self.sizes = (0, 0)
+        self.ends_meet = False  # whether the last query sees the last key
 
     def take(self, call: AttentionCall, item: int, site: int) -> None:
         """Store the selected heads of a call."""
@@ -188,8 +217,11 @@ class _Collector:
         block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
         if prepared.kind == "probs":
+            self._check_finite(values, missing, site)
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
+        last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
+        self.ends_meet = last is None or not bool(last.all())
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
         if logits.sinks is not None:
             self.sinks[site] = logits.sinks[list(heads)].float().cpu()
@@ -218,8 +250,20 @@ class _Collector:
             )
         missing = None if missing is None else missing.cpu()
         start = selection.start(site)
-        self.values[start : start + values.shape[0]] = values
+        stored = self.values[start : start + values.shape[0]]
+        stored[:] = values
+        self._check_finite(stored, missing, site)
         self.mask_index[site] = self._shared_mask(missing)
+
+    def _check_finite(self, values: Tensor, missing: Tensor | None, site: int) -> None:
+        wrong = ~torch.isfinite(values)
+        if not wrong.any() or (missing is not None and not (wrong & ~missing.to(wrong.device)).any()):
+            return
+        layer, name = self.prepared.selection.layers[site], self.prepared.plan.sites[site].name
+        raise InvalidValueError(
+            f"the attention of layer {layer} ({name}) has NaN or infinite values; check the model's weights and "
+            "the input, and if one of them is in half precision, use float32"
+        )
 
     def _shared_mask(self, missing: Tensor | None) -> int:
         """Index of a mask in `masks`, which holds equal masks once."""
@@ -239,7 +283,7 @@ class _Collector:
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
-        queries, keys = _labels(prepared, item, self.sizes)
+        queries, keys = _labels(prepared, item, self.sizes, self.ends_meet)
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
@@ -275,18 +319,29 @@ class _Collector:
 
 
 def _labels(
-    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int]
+    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int], ends_meet: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Labels of the queries and keys: tokens, patches, or plain positions if neither has the right number."""
+    """Labels of the queries and keys. Where keys come from a cache, the queries are the last of them."""
     part = prepared.selection.part
-    targets = item.targets if item.targets is not None else item.tokens
-    labels = {"cross": (targets, item.tokens), "decoder": (targets, targets)}.get(part, (item.tokens, item.tokens))
+    sides = {"cross": ("written", "read"), "decoder": ("written", "written")}.get(part, ("read", "read"))
+    if reads_images(part):
+        sides = ("images", "images")
+    n_cached = sizes[1] - sizes[0]
+    if item.has_state() and part != "cross" and n_cached > 0 and ends_meet:
+        queries = _side_labels(prepared.model, item, sides[0], sizes[0], n_cached)
+        return queries, (*map(str, range(n_cached)), *queries)
+    first, second = (_side_labels(prepared.model, item, side, n) for side, n in zip(sides, sizes, strict=True))
+    return first, second
 
-    def fitting(known: tuple[str, ...] | None, n: int) -> tuple[str, ...]:
-        if known is not None and len(known) == n:
-            return known
-        if item.pixels is not None:
-            return tuple(facts.patch_labels(prepared.model, item.pixels, n))
-        return tuple(str(i) for i in range(n))
 
-    return fitting(labels[0], sizes[0]), fitting(labels[1], sizes[1])
+def _side_labels(model: nn.Module, item: ModelInput, side: str, n: int, start: int = 0) -> tuple[str, ...]:
+    """Labels of what one side reads: tokens or patches, or plain positions if neither has the right number."""
+    if side == "written" and not item.writes_text():
+        side = "read"
+    labels = {"written": item.targets, "read": item.tokens, "images": None}[side]
+    if labels is not None and len(labels) == n:
+        return labels
+    is_text = side == "written" or (side == "read" and item.reads_text())
+    if item.pixels is not None and not is_text:
+        return tuple(facts.patch_labels(model, item.pixels, n))
+    return tuple(str(i) for i in range(start, start + n))

@@ -57,6 +57,17 @@ class Logits:
     causal: bool = False
     sinks: Float[Tensor, " head"] | None = None
 
+    def repeats(self, other: Logits) -> bool:
+        """Whether these are the scores of another call again: the same queries and keys, with the same mask."""
+        return (
+            self.query is not None
+            and self.query is other.query
+            and self.key is other.key
+            and (self.scaling, self.softcap, self.causal) == (other.scaling, other.softcap, other.causal)
+            and [*map(_place, self.terms), *map(_place, self.allowed)]
+            == [*map(_place, other.terms), *map(_place, other.allowed)]
+        )
+
     def scores(self, block: Block) -> Float[Tensor, "head query key"]:
         """The finite input of softmax, as a copy; masked entries are 0 or hold the score without the mask."""
         if self.product is not None:
@@ -162,6 +173,11 @@ def _block_of(values: Tensor, shape: tuple[int, int, int, int], block: Block) ->
     full = values.expand(n_batch, values.shape[1], n_queries, n_keys)[block.item]
     heads = slice(None) if full.shape[0] == 1 else block.heads
     return _pick(full, heads)[:, block.queries, block.keys]
+
+
+def _place(values: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Where a tensor is in memory; equal for two views of the same values."""
+    return values.data_ptr(), values.shape, values.stride()
 
 
 def _pick(values: Tensor, heads: Sequence[int] | slice) -> Tensor:

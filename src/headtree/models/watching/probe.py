@@ -7,7 +7,7 @@ reproduces them. The order of the calls identifies them in later runs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,13 +20,23 @@ from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput, join
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
+from headtree.models.stateful import for_one_pass
 from headtree.models.watching.attention_sites import AttentionSite
 from headtree.models.watching.logits import Block
+from headtree.models.watching.returned import (
+    attention_fields,
+    close_where_allowed,
+    confirmed_calls,
+    is_usable,
+    returned_attentions,
+)
+from headtree.models.watching.unchanged import unchanged
 from headtree.models.watching.watch import (
     AttentionCall,
     Listener,
     NoEagerFunctionError,
     implementation,
+    in_words,
     recording,
     reproduces,
 )
@@ -37,8 +47,6 @@ _N_PROBE = 8
 #: Calls seen this way are certainly attention, even if the attentions that the model returns do not confirm them
 #: (WavLM returns means over heads).
 _CERTAIN = ("multihead", "described", "sdpa")
-
-_OUTPUT_FIELDS = {"attentions": "", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 
 #: Implementations that never compute the scores; sdpa replaces them.
 _FUSED = ("flash", "flex", "paged", "kernels", "sage")
@@ -55,6 +63,8 @@ class AttentionPlan:
     eager: bool = False  #: whether the model must run with eager attention
     from_outputs: bool = False  #: only the attentions that the model returns are known: probs without scores
     call_order: tuple[int, ...] | None = None  #: for each site, the index of its watched call; None: the same
+    unseen: tuple[str, ...] = ()  #: attention that the model computes or returns, but that cannot be captured
+    n_calls: int = 0  #: number of watched calls in the probing run
     output_bytes: int = 0  #: size of the largest module output in the probing run
 
     @property
@@ -72,15 +82,21 @@ def probe_of(item: ModelInput) -> ModelInput:
 
 
 def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
-    """Run the model on the first tokens of an input and find its attention calls."""
+    """Run the model on the first tokens of an input and find its attention calls.
+
+    The whole input is run if the model fails on the first tokens, or if they change it: BigBird replaces its
+    block-sparse attention by full attention when an input is short.
+    """
     short = probe_of(item)
     if short is not item:
         try:
-            return _plan_on(model, short)
+            first = _FirstRun(model, short)
+            if not first.changes:
+                return _plan_on(model, first)
         except (RuntimeError, ValueError, IndexError):
             pass  # some models need more tokens
     try:
-        return _plan_on(model, item)
+        return _plan_on(model, _FirstRun(model, item))
     except InvalidValueError:
         raise
     except Exception as error:
@@ -90,13 +106,12 @@ def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
         ) from error
 
 
-def _plan_on(model: nn.Module, probe: ModelInput) -> AttentionPlan:
-    unwatched, n_bytes = _largest_output(model, probe)
+def _plan_on(model: nn.Module, first: _FirstRun) -> AttentionPlan:
     if facts.config_of(model) is not None and _uses_registry(model):
-        plan = _registry_plan(model, probe, unwatched)
+        plan = _registry_plan(model, first.probe, first.output)
         if plan is not None:
-            return replace(plan, output_bytes=n_bytes)
-    plan = _functions_plan(model, probe)
+            return replace(plan, output_bytes=first.largest)
+    plan = _functions_plan(model, first.probe)
     if plan is None:
         raise InvalidValueError(
             f"no attention was found in {type(model).__name__}: no call of transformers' attention registry, of "
@@ -104,7 +119,7 @@ def _plan_on(model: nn.Module, probe: ModelInput) -> AttentionPlan:
             "like attention, and no attentions among its outputs; if it attends in another way, describe that "
             "with register_attention"
         )
-    return replace(plan, output_bytes=n_bytes)
+    return replace(plan, output_bytes=first.largest)
 
 
 def _uses_registry(model: nn.Module) -> bool:
@@ -128,7 +143,7 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
         calls.append((call.site(), reproduces(call)))
 
     try:
-        with recording(model, listen, n_batch=1), within:
+        with recording(model, listen, n_batch=1) as missed, within:
             watched = run(model, [probe])
     except (NoEagerFunctionError, KeyError):
         return None
@@ -139,39 +154,68 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
     only_registry = all(site.seen_by == "registry" for site in sites)
     if not is_complete or (only_registry and not _same(unwatched, watched) and _same(unwatched, again)):
         return None
-    return AttentionPlan(sites, probe, registry=True, functions=not only_registry)
+    return AttentionPlan(
+        sites, probe, registry=True, functions=not only_registry, n_calls=len(sites), unseen=tuple(missed)
+    )
 
 
 def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
     """The calls seen by watching torch functions, compared with the attentions that the model returns."""
-    seen = _watched_probs(model, probe)
+    seen, missed = _watched_probs(model, probe)
+    sites = tuple(site for site, _ in seen)
+    as_seen = AttentionPlan(sites, probe, functions=True, n_calls=len(seen), unseen=missed)
     if not facts.accepts(model, "output_attentions"):
-        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True) if seen else None
+        return _checked(model, as_seen)
     with implementation(model, "eager"):
-        returned = returned_attentions(model, run(model, [probe], output_attentions=True))
-        eager = _watched_probs(model, probe, output_attentions=True)
-    if not returned:
-        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True) if seen else None
-    calls = _matches([probs for _, probs in eager], [weights[0] for _, weights in returned])
-    if calls is None and seen and all(site.seen_by in _CERTAIN for site, _ in seen):
-        return AttentionPlan(tuple(site for site, _ in seen), probe, functions=True)
-    if calls is None:
-        return AttentionPlan(tuple(site for site, _ in returned), probe, eager=True, from_outputs=True)
-    if [site.name for site, _ in eager] != [site.name for site, _ in seen]:
-        sites = tuple(eager[i][0] for i in calls)
-        return AttentionPlan(sites, probe, functions=True, eager=True, call_order=tuple(calls))
-    if any(not _close_where_allowed(seen[i][1], eager[i][1]) for i in calls):
+        output = run(model, [probe], output_attentions=True)
+        eager, _ = _watched_probs(model, probe, output_attentions=True)
+    fields, returned = attention_fields(output), returned_attentions(model, output)
+    if not fields:
+        return _checked(model, as_seen)
+    calls, unmatched = confirmed_calls([probs for _, probs in eager], fields)
+    is_certain = bool(seen) and all(site.seen_by in _CERTAIN for site in sites)
+    if is_certain and not calls:  # these are attention, whatever the model returns in the usual shape
+        unmatched = {field: layer for field, layer in unmatched.items() if layer.ndim > 4}
+    unseen = tuple(f"{field} ({in_words(layer.shape)})" for field, layer in unmatched.items())
+    if any(is_usable(field, layer) for field, layer in unmatched.items()):
+        unseen = tuple(
+            f"{field} ({in_words(x.shape)})" for field, x in unmatched.items() if not is_usable(field, x)
+        )
+        only = tuple(site for site, _ in returned)
+        return AttentionPlan(only, probe, eager=True, from_outputs=True, unseen=unseen)
+    if not calls:  # then a watched softmax is not what the model calls attention, unless it certainly is
+        contradicted = not is_certain and any(layer.ndim >= 4 for layer in unmatched.values())
+        return _checked(model, replace(as_seen, sites=() if contradicted else sites, unseen=unseen))
+    if [site.name for site, _ in eager] != [site.name for site in sites]:
+        chosen = tuple(eager[i][0] for i in calls)
+        return replace(
+            as_seen, sites=chosen, eager=True, call_order=tuple(calls), n_calls=len(eager), unseen=unseen
+        )
+    if any(not close_where_allowed(seen[i][1], eager[i][1]) for i in calls):
         warnings.warn(
             f"{type(model).__name__} as loaded computes different attention than with attn_implementation='eager', "
             "which is a bug in the model's code; the attention of the model as loaded is captured",
             HeadtreeWarning,
             stacklevel=2,
         )
-    return AttentionPlan(tuple(seen[i][0] for i in calls), probe, functions=True, call_order=tuple(calls))
+    return replace(as_seen, sites=tuple(sites[i] for i in calls), call_order=tuple(calls), unseen=unseen)
 
 
-def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[tuple[AttentionSite, Tensor]]:
-    """The calls seen by watching torch functions, in call order, each with the attention of the first input."""
+def _checked(model: nn.Module, plan: AttentionPlan) -> AttentionPlan | None:
+    """The plan, if it has calls; an error if the model attends, but only in ways that cannot be captured."""
+    if plan.sites or not plan.unseen:
+        return plan if plan.sites else None
+    raise InvalidValueError(
+        f"the attention of {type(model).__name__} cannot be captured: {' and '.join(plan.unseen[:3])}. This is not "
+        "a matrix of queries and keys for each head, because the model attends within windows or blocks, or to "
+        "some tokens globally; describe the matrix with register_attention, or pass inputs without global tokens"
+    )
+
+
+def _watched_probs(
+    model: nn.Module, probe: ModelInput, **options: Any
+) -> tuple[list[tuple[AttentionSite, Tensor]], tuple[str, ...]]:
+    """The calls seen by watching torch functions, each with the attention of the first input; and those missed."""
     calls: list[tuple[AttentionSite, Tensor]] = []
 
     def listen(call: AttentionCall) -> None:
@@ -179,70 +223,29 @@ def _watched_probs(model: nn.Module, probe: ModelInput, **options: Any) -> list[
         missing = call.logits.missing(block)
         calls.append((call.site(), call.logits.probs(call.logits.scores(block), missing, slice(None))))
 
-    with recording(model, listen, n_batch=1, registry=False):
+    with recording(model, listen, n_batch=1, registry=False) as missed:
         run(model, [probe], **options)
-    return calls
-
-
-def _matches(probs: list[Tensor], returned: list[Tensor]) -> list[int] | None:
-    """Indices of the watched calls that the returned attentions match, in call order; None if one matches none."""
-    unmatched = dict(enumerate(probs))
-    for weights in returned:
-        for i, ours in unmatched.items():
-            if ours.shape == weights.shape and _close_where_allowed(ours, weights):
-                del unmatched[i]
-                break
-        else:
-            return None
-    return [i for i in range(len(probs)) if i not in unmatched]
-
-
-def _close_where_allowed(ours: Tensor, theirs: Tensor) -> bool:
-    allowed = ours.sum(dim=-1) > 0  # rows with all keys masked are missing here, but uniform in many models
-    return torch.allclose(
-        ours[allowed].double(), theirs[allowed].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2
-    )
-
-
-def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSite, Tensor]]:
-    """The attention weights among a model's outputs, each with a site as if it were a call."""
-    found = []
-    for field, part in {**_OUTPUT_FIELDS, "cross_attentions": "decoder"}.items():
-        weights = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
-        for i, layer in enumerate(weights if isinstance(weights, list | tuple) else ()):
-            if isinstance(layer, Tensor) and layer.ndim == 4 and _are_probs(layer):
-                is_cross = field == "cross_attentions"
-                name = f"{part}.{i}" if part else str(i)
-                n_batch, n_heads, n_queries, n_keys = layer.shape
-                shape = (n_batch, n_heads, n_queries, n_keys)
-                found.append((AttentionSite(name, model, is_cross, shape, "outputs"), layer))
-    return found
-
-
-def _are_probs(weights: Tensor) -> bool:
-    """Whether rows sum to at most one: SqueezeBERT returns scores under the name "attentions"."""
-    sums = weights.sum(dim=-1)
-    return bool((weights >= 0).all() and (sums <= 1 + 1e-2).all())
+    return calls, tuple(missed)
 
 
 def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:
-    """One forward pass without gradients."""
+    """One forward pass without gradients, which leaves the model as it was."""
     args, kwargs = arguments(model, items)
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(model):
         return model(*args, **kwargs, **options)
 
 
 def arguments(model: nn.Module, items: list[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments for a batch of inputs, on the model's device."""
+    """Positional and keyword arguments of one forward pass on a batch of inputs, on the model's device.
+
+    Those with state are copies: a key-value cache grows with every pass.
+    """
     args, kwargs = join(items)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return _moved(args, device), _moved(kwargs, device)
-
-
-def _moved(values: Any, device: torch.device) -> Any:
-    if isinstance(values, tuple):
-        return tuple(value.to(device) if isinstance(value, Tensor) else value for value in values)
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
+    return (
+        tuple(for_one_pass(value, str(i), device) for i, value in enumerate(args)),
+        {name: for_one_pass(value, name, device) for name, value in kwargs.items()},
+    )
 
 
 @contextmanager
@@ -308,13 +311,19 @@ class _CalledFunctions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _largest_output(model: nn.Module, probe: ModelInput) -> tuple[Any, int]:
-    """Output of a plain forward pass, and the bytes of its largest module output; a pass needs a few times that."""
-    largest = 0
+class _FirstRun:
+    """A plain forward pass: its output, the bytes of its largest module output, and what it changed in the model.
 
-    def left(call: ModuleCall, output: Any) -> None:
-        nonlocal largest
-        largest = max(largest, sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output)))
+    A pass needs a few times the memory of its largest module output.
+    """
 
-    with ModuleStack(model, left=left).watching():
-        return run(model, [probe]), largest
+    def __init__(self, model: nn.Module, probe: ModelInput) -> None:
+        self.probe, self.largest = probe, 0
+        with ModuleStack(model, left=self._left).watching(), unchanged(model) as self.changes:
+            args, kwargs = arguments(model, [probe])
+            with torch.no_grad():
+                self.output = model(*args, **kwargs)
+
+    def _left(self, call: ModuleCall, output: Any) -> None:
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
+        self.largest = max(self.largest, n_bytes)

@@ -55,7 +55,7 @@ class Selection:
 def select(plan: AttentionPlan, part: str | None, layers: Any, heads: Any) -> Selection:
     """Select a part, layers and heads, checked against the model's attention calls."""
     parts = attention_sites.parts_of(plan.sites)
-    name = _part_name(parts, part, plan.sites[0].name)
+    name = _part_name(parts, part, plan)
     sites = parts[name]
     chosen = _layers(layers, len(sites))
     wanted = _heads(heads, chosen, [plan.sites[site].shape[1] for site in sites])
@@ -69,23 +69,29 @@ def select(plan: AttentionPlan, part: str | None, layers: Any, heads: Any) -> Se
     return Selection(name, {site: layer for layer, site in enumerate(sites)}, picked, mask_varies=len(kinds) > 1)
 
 
-def _part_name(parts: dict[str, list[int]], part: str | None, first: str) -> str:
+def _part_name(parts: dict[str, list[int]], part: str | None, plan: AttentionPlan) -> str:
     names = sorted(parts)
-    if part is None:
-        if len(parts) > 1:
-            raise InvalidValueError(
-                f"part must be one of {', '.join(map(repr, names))}, because the model has several kinds of "
-                "attention"
-            )
-        return names[0]
+    listing = ", ".join(map(repr, names))
+    unseen = f"; {' and '.join(plan.unseen[:3])} cannot be captured" if plan.unseen else ""
     if part in parts:
         return part
+    if part is None and len(parts) == 1 and not unseen:
+        return names[0]
+    if part is None and len(parts) == 1:
+        raise InvalidValueError(
+            f"part must be given, because the model has other attention as well{unseen}; pass part={names[0]!r} to "
+            "capture the rest, or describe the other with register_attention"
+        )
+    if part is None:
+        raise InvalidValueError(
+            f"part must be one of {listing}, because the model has several kinds of attention{unseen}"
+        )
     if names == [""]:
         raise InvalidValueError(
             f"part must be left out, got {part!r}: the model has a single stack of attention layers, which starts "
-            f"at {first!r}"
+            f"at {plan.sites[0].name!r}{unseen}"
         )
-    raise InvalidValueError(f"part must be one of {', '.join(map(repr, names))} for this model, got {part!r}")
+    raise InvalidValueError(f"part must be one of {listing} for this model, got {part!r}{unseen}")
 
 
 def _layers(layers: Any, n_layers: int) -> list[int]:

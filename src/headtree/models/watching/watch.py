@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +44,7 @@ class AttentionCall:
     output: Tensor | None = None  #: the module's output, softmax(scores) V, as (batch, query, head, feature)
     probs: Tensor | None = None  #: the result of a watched softmax, the very tensor that the model uses
     made_by: ModuleCall | None = None  #: the running call of its module
+    depth: int | None = None  #: as in `AttentionSite`
 
     @property
     def entering(self) -> Tensor | None:
@@ -58,7 +59,13 @@ class AttentionCall:
         """The description of the call without its tensors."""
         logits = self.logits
         return attention_sites.AttentionSite(
-            self.name, self.module, self.is_cross, logits.shape, self.seen_by, logits.sinks is not None
+            self.name,
+            self.module,
+            self.is_cross,
+            logits.shape,
+            self.seen_by,
+            has_sinks=logits.sinks is not None,
+            depth=self.depth,
         )
 
 
@@ -68,8 +75,10 @@ Listener = Callable[[AttentionCall], None]
 @contextmanager
 def recording(
     model: nn.Module, listener: Listener, *, n_batch: int, registry: bool = True, functions: bool = True
-) -> Iterator[None]:
+) -> Iterator[list[str]]:
     """Call `listener` with every attention call of `model`, in call order, while the block runs.
+
+    Yields a list that names each softmax of an attention module with more than four axes, which is not reported.
 
     Parameters
     ----------
@@ -90,7 +99,7 @@ def recording(
             stack.enter_context(_registry(model, watch))
         if functions:
             stack.enter_context(_FunctionWatch(watch))
-        yield
+        yield watch.missed
 
 
 class _Watch:
@@ -100,6 +109,8 @@ class _Watch:
         self.model, self.listener, self.n_batch = model, listener, n_batch
         self.stack = ModuleStack(model, self._entered, self._left)
         self.suppressed = 0  # > 0 while a call is already being recorded
+        self.missed: list[str] = []
+        self.latest: tuple[ModuleCall | None, Logits] | None = None
 
     def _entered(self, call: ModuleCall) -> None:
         if register.description_of(call.module) is not None:
@@ -126,16 +137,31 @@ class _Watch:
         probs: Tensor | None = None,
         made_by: ModuleCall | None = None,
     ) -> None:
-        """Report a call to the listener."""
+        """Report a call to the listener, unless its module has just made it with other values.
+
+        Differential attention attends twice with the same queries and keys, which are one layer.
+        """
         made_by = made_by or self.running_call(module)
+        if self.latest is not None and self.latest[0] is made_by and logits.repeats(self.latest[1]):
+            return
+        self.latest = made_by, logits
         name = self.stack.name_of(module)
         if is_cross is None:
             is_cross = attention_sites.is_cross_attention(name, arguments)
+        depth = self._depth(made_by)
         self.suppressed += 1  # the listener's own softmax is not attention
         try:
-            self.listener(AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by))
+            self.listener(
+                AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by, depth)
+            )
         finally:
             self.suppressed -= 1
+
+    def _depth(self, made_by: ModuleCall | None) -> int | None:
+        """Number of the outermost running module that has one, which is its layer even if layers share modules."""
+        calls = self.stack.running if made_by is None else [*self.stack.running, made_by]
+        numbers = (call.name.rpartition(".")[2] for call in calls)
+        return next((int(number) for number in numbers if number.isdigit()), None)
 
     def attention_module(self) -> tuple[nn.Module, Mapping[str, Any]] | None:
         """The innermost running module that looks like attention, and its arguments; None if there is none."""
@@ -282,7 +308,13 @@ class _FunctionWatch(TorchFunctionMode):
 
     def _softmax(self, probs: Tensor, scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
         owner = self.watch.attention_module()
-        if owner is None or scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
+        if owner is None or dim not in (-1, scores.ndim - 1):
+            return
+        if scores.ndim > 4:
+            self.watch.missed.append(
+                f"the softmax of {self.watch.stack.name_of(owner[0])} ({in_words(scores.shape)})"
+            )
+        if scores.ndim not in (3, 4):
             return
         if scores.ndim == 3 and scores.shape[0] % self.watch.n_batch:
             return
@@ -309,6 +341,12 @@ class _FunctionWatch(TorchFunctionMode):
         is_cross = query.data_ptr() != key.data_ptr()
         self.watch.report(*self.watch.innermost(), logits, "multihead", is_cross=is_cross)
         return func(*args, **kwargs)
+
+
+def in_words(shape: Sequence[int]) -> str:
+    """A shape as it is read, with its number of axes if that is unusual."""
+    size = " × ".join(map(str, shape))
+    return size if len(shape) == 4 else f"{len(shape)} axes, {size}"
 
 
 class _SoftmaxInputs(TorchDispatchMode):

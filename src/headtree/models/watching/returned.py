@@ -1,0 +1,128 @@
+"""The attentions among a model's outputs, and which watched calls they confirm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headtree.models.module_stack import tensors_of
+from headtree.models.watching.attention_sites import AttentionSite
+
+_FIELD_NAME = re.compile(r"attentions?$|attn", re.IGNORECASE)
+
+#: Output fields with a layer (batch, head, query, key) each, and the part they belong to.
+_KNOWN_FIELDS = {
+    "attentions": "",
+    "encoder_attentions": "encoder",
+    "decoder_attentions": "decoder",
+    "cross_attentions": "decoder",
+}
+
+
+def attention_fields(output: Any) -> dict[str, list[Tensor]]:
+    """The layers in every output field that is named like attention."""
+    named = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    layers = {name: list(tensors_of(value)) for name, value in named.items() if _FIELD_NAME.search(str(name))}
+    return {name: tensors for name, tensors in layers.items() if tensors}
+
+
+def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSite, Tensor]]:
+    """The attention weights among a model's outputs, each with a site as if it were a call."""
+    fields, found = attention_fields(output), []
+    for field, part in _KNOWN_FIELDS.items():
+        for i, returned in enumerate(fields.get(field, [])):
+            if is_usable(field, returned):
+                layer = returned if field == "cross_attentions" else _aligned(returned)
+                name = f"{part}.{i}" if part else str(i)
+                n_batch, n_heads, n_queries, n_keys = layer.shape
+                shape = (n_batch, n_heads, n_queries, n_keys)
+                found.append((AttentionSite(name, model, field == "cross_attentions", shape, "outputs"), layer))
+    return found
+
+
+def is_usable(field: str, layer: Tensor) -> bool:
+    """Whether a returned layer holds probabilities of known queries and keys."""
+    if field not in _KNOWN_FIELDS or layer.ndim != 4 or not _are_probs(layer):
+        return False
+    return field == "cross_attentions" or layer.shape[-2] == layer.shape[-1] or _is_band(layer)
+
+
+def _aligned(weights: Float[Tensor, "batch head query column"]) -> Float[Tensor, "batch head query key"]:
+    """Weights of a band around each query (Longformer), each put where its key is; other weights unchanged."""
+    if not _is_band(weights):
+        return weights
+    keys, inside = _band_keys(weights)
+    rows, columns = inside.nonzero(as_tuple=True)
+    full = weights.new_zeros((*weights.shape[:-1], weights.shape[-2]))
+    full[..., rows, keys[rows, columns]] = weights[..., rows, columns]
+    return full
+
+
+def _is_band(weights: Float[Tensor, "batch head query column"]) -> bool:
+    """Whether column j is the key ``query + j - half``: weight only where there is one, and on the query itself."""
+    n_queries, width = weights.shape[-2:]
+    if width % 2 == 0 or width < 3 or n_queries < 2:
+        return False
+    _, inside = _band_keys(weights)
+    own = weights[..., width // 2]
+    attends = (weights != 0).any(dim=-1)  # else the query is padding
+    return not bool(weights[..., ~inside].any() or (attends & (own == 0)).any())
+
+
+def _band_keys(weights: Tensor) -> tuple[Int[Tensor, "query column"], Bool[Tensor, "query column"]]:
+    """The key of each column of a band, and whether there is such a key."""
+    n_queries, width = weights.shape[-2:]
+    rows, columns = (torch.arange(n, device=weights.device) for n in (n_queries, width))
+    keys = rows[:, None] + columns - width // 2
+    return keys, (keys >= 0) & (keys < n_queries)
+
+
+def confirmed_calls(
+    probs: Sequence[Tensor], fields: Mapping[str, Sequence[Tensor]]
+) -> tuple[list[int], dict[str, Tensor]]:
+    """Indices of the watched calls that returned layers match, in call order, and the fields that match none.
+
+    A returned layer matches if it, or its softmax, is the attention of a call on the first input: SqueezeBERT and
+    ProphetNet return scores under the name of attentions. For a field that does not match, its first such layer.
+    """
+    confirmed: set[int] = set()
+    unmatched: dict[str, Tensor] = {}
+    for field, layers in fields.items():
+        found: set[int] = set()
+        for layer in layers:
+            call = _matching_call(probs, layer, confirmed | found)
+            if call is None:
+                unmatched[field] = layer
+                break
+            found.add(call)
+        else:
+            confirmed |= found
+    return sorted(confirmed), unmatched
+
+
+def _matching_call(probs: Sequence[Tensor], layer: Tensor, taken: set[int]) -> int | None:
+    """The first call with the attention of this layer, if possible one that is not taken."""
+    theirs = layer[0] if _are_probs(layer) else layer[0].softmax(dim=-1)
+    order = sorted(range(len(probs)), key=lambda i: i in taken)
+    return next(
+        (i for i in order if probs[i].shape == theirs.shape and close_where_allowed(probs[i], theirs)), None
+    )
+
+
+def close_where_allowed(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether two attentions agree, except for queries whose keys are all masked."""
+    allowed = ours.sum(dim=-1) > 0  # rows with all keys masked are missing here, but uniform in many models
+    return torch.allclose(
+        ours[allowed].double(), theirs[allowed].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2
+    )
+
+
+def _are_probs(weights: Tensor) -> bool:
+    """Whether rows sum to at most one, and no entry is negative."""
+    sums = weights.sum(dim=-1)
+    return not bool((weights < 0).any() or (sums > 1 + 1e-2).any())  # NaN is reported later
