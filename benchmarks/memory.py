@@ -43,7 +43,7 @@ def _text(n_words: int) -> str:
 
 def _peak(run: Path, text: Path, n: int, tokens: int) -> float:
     """Peak megabytes of a whole run in a separate process."""
-    command = [sys.executable, "-m", "headtree", "run", "txl", "--text", str(text), "--batches", str(n)]
+    command = [sys.executable, "-m", "headtree", "run", "txl", "--text", str(text), "--inputs", str(n)]
     command += ["--tokens", str(tokens), "--output", str(run)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     watched, peak = psutil.Process(process.pid), 0

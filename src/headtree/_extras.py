@@ -52,5 +52,24 @@ def require(extras: str, purpose: str, *packages: str) -> None:
     )
 
 
+def require_packages(purpose: str, *packages: str) -> None:
+    """Raise `MissingPackageError` unless packages that belong to no extra are installed.
+
+    Parameters
+    ----------
+    purpose : str
+        What needs them, as the subject of a sentence with a singular verb.
+    *packages : str
+        The packages; their import names are those on the package index.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise MissingPackageError(
+            f"{purpose} needs {_listed(missing)}, which {verb} not installed; install with: "
+            f"pip install {' '.join(missing)}"
+        )
+
+
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

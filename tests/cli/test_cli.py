@@ -1,11 +1,14 @@
 """The commands as users give them: what they print, the codes they end with."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -39,7 +42,7 @@ def failed(result, code, *words):
 
 
 def test_run_says_what_it_found_and_does_nothing_the_second_time(headtree, folder, text, tmp_path):
-    command = ("run", folder, "--text", text, "--batches", 2, "--tokens", 16, "--no-draw", "-o", "runs/small")
+    command = ("run", folder, "--text", text, "--inputs", 2, "--tokens", 16, "--no-draw", "-o", "runs/small")
     result = headtree(*command)
     assert result.exit_code == 0, result.output
     for word in ("capture", "organize", "measure", "most active heads", "families", "correlation", "runs/small"):
@@ -54,6 +57,113 @@ def test_run_says_what_it_found_and_does_nothing_the_second_time(headtree, folde
     assert failed(headtree(*command, "--kind", "probs"), 3, "kind is 'scores' there and 'probs' here", "--force")
     with locked(tmp_path / "runs/small"):
         assert failed(headtree(*command), 3, "in use by another process")
+
+
+def test_layers_heads_device_type_and_batch_size_reach_the_model(headtree, folder, text):
+    chosen = ("--layers", "0-1", "--heads", "L1H3,L0H0, L1H0", "--device", "cpu", "--dtype", "float64")
+    command = ("run", folder, "--text", text, "--inputs", 3, "--tokens", 16, "--no-draw", "-o", "runs/some")
+    result = headtree(*command, *chosen, "--batch-size", 2, "--depth")
+    assert result.exit_code == 0, result.output
+    run = ht.open_run("runs/some")
+    assert list(run.heads["name"]) == ["L0H0", "L1H0", "L1H3"]
+    assert list(run.settings.source.heads) == ["L0H0", "L1H0", "L1H3"]
+    assert list(run.layers["layer"]) == [0, 1]
+    assert run.layers["residual_as_is"].notna().all()  # of the whole network, for the layers of the run
+    options = {"texts": [text.read_text()], "tokens": 16, "layers": [0, 1], "heads": [(0, 0), (1, 0), (1, 3)]}
+    expected = ht.ModelView(folder, model_dtype="float64").capture(**options, batch_size=1)
+    for att, same in zip(run.attention, expected, strict=False):
+        np.testing.assert_allclose(att.load().values, same.values, rtol=1e-12)
+    assert failed(headtree(*command, *chosen), 3, "source.batch_size is 2 there and None here")
+
+
+def test_depth_takes_the_same_options(headtree, folder, text):
+    command = ("depth", folder, "--text", text, "--inputs", 2, "--tokens", 16, "--no-fresh", "-o", "some")
+    chosen = ("--layers", "1-2", "--heads", "0,2", "--device", "cpu", "--dtype", "float64", "--batch-size", 1)
+    result = headtree(*command, *chosen)
+    assert result.exit_code == 0, result.output
+    heads, layers = (pd.read_csv(f"some/{name}.csv") for name in ("heads", "layers"))
+    assert list(heads["name"]) == ["L1H0", "L1H2", "L2H0", "L2H2"]
+    assert list(layers["layer"]) == [1, 2]
+    assert headtree(*command, "-o", "all").exit_code == 0
+    whole = pd.read_csv("all/heads.csv").set_index("name")["short_path_share"]
+    np.testing.assert_allclose(heads["short_path_share"], whole[heads["name"]], rtol=1e-3)
+    np.testing.assert_allclose(
+        pd.read_csv("all/layers.csv")["short_path_share"], whole.groupby(whole.index.str[:2]).sum(), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("network", "dtype"), [("txl", "bfloat16"), ("vit", "float16")])
+def test_the_bundled_networks_take_the_options_too(headtree, network, dtype):
+    pytest.importorskip("headtree_networks")
+    chosen = ("--inputs", 2, "--layers", "1,3", "--heads", "0-1", "--device", "cpu", "--dtype", dtype)
+    result = headtree("run", network, *chosen, "--kind", "probs", "--batch-size", 2, "--no-draw", "--json")
+    assert result.exit_code == 0, result.output
+    run = ht.open_run(f"runs/{network}")
+    assert list(run.heads["name"]) == ["L1H0", "L1H1", "L3H0", "L3H1"]
+    bundled = ht.load_bundled(network)
+    exact = ht.capture(bundled.model, inputs=bundled.inputs[:1], kind="probs", layers=[1, 3], heads=[0, 1])[0]
+    difference = np.abs(run.attention[0].load().values.numpy() - exact.values.numpy()).max()
+    assert 0 < difference < 0.1  # the type is less precise
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--layers", "first"), "--layers must be numbers and ranges from 0 on, such as 0-3,8, got 'first'"),
+        (("--layers", "3-1"), "--layers must be"),
+        (("--layers", "0,9"), "layers must be some of 0 to 2, got [9]"),
+        (("--heads", "L1H0,2"), "--heads must be names such as L3H5,L4H2"),
+        (("--heads", "1.0"), "--heads must be names"),
+        (("--heads", "L0H9"), "got (0, 9)"),
+        (("--dtype", "int8"), "dtype must be one of float16, bfloat16, float32, float64, got 'int8'"),
+        (("--device", "toaster"), "device must be a device of torch such as 'cpu', 'cuda'"),
+        (("--device", "cuda:99"), "device 'cuda:99' is not available here"),
+        (("--batch-size", "0"), "batch_size must be at least 1, got 0"),
+        (("--inputs", "0"), "inputs must be at least 1, got 0"),
+        (("--part", "cross"), "part must be left out"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "depth"])
+def test_options_that_cannot_be_are_named(headtree, folder, text, tmp_path, command, option, said):
+    assert failed(headtree(command, folder, "--text", text, "--tokens", 16, *option), 2, said)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def warnings_shown():
+    """Warnings as on a terminal; the mark of this module hides them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", ht.HeadtreeWarning)
+        yield
+
+
+@pytest.mark.usefixtures("warnings_shown")
+def test_fewer_inputs_than_asked_for_are_said(headtree, folder, text, pictures, vit_folder, tmp_path):
+    said = "5 inputs instead of 10: words.txt is too short for more of 32 tokens"
+    command = ("run", folder, "--text", text, "--tokens", 32, "--no-draw", "-o", "runs/few")
+    result = headtree(*command)
+    assert f"headtree run: note: {said}\n" in result.stderr  # when it happens
+    assert f"note                {said}\n" in result.stdout  # in the summary
+    assert json.loads((tmp_path / "runs/few/run.json").read_text())["notes"] == [said]
+    again = headtree(*command, "--json")
+    assert json.loads(again.stdout)["notes"] == [said]
+    short = tmp_path / "short.txt"
+    short.write_text("w1 w2 w3 w4")
+    result = headtree("run", folder, "--text", short, "--no-draw", "-o", "runs/one")
+    assert "note: 1 input of 6 tokens instead of 64: short.txt has no more" in result.stderr
+    result = headtree("depth", vit_folder, "--images", pictures, "--no-fresh", "-o", "few")
+    assert f"headtree depth: note: 3 inputs instead of 8: {pictures} has no more images" in result.stderr
+    enough = headtree("run", folder, "--text", text, "--tokens", 32, "--inputs", 5, "--no-draw", "-o", "runs/five")
+    assert "note" not in enough.output
+
+
+def test_a_model_without_its_tokenizer_is_named_before_its_weights_are_read(headtree, folder, text, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(folder / "config.json", bare)
+    (bare / "model.safetensors").write_bytes(b"not read")
+    for command in ("run", "depth"):
+        assert failed(headtree(command, bare, "--text", text), 2, "has no tokenizer", "tokenizer.save_pretrained")
 
 
 def test_organize_any_array(headtree, tmp_path):

@@ -165,7 +165,32 @@ def test_a_folder_has_no_revisions(folder):
 def test_missing_tokenizers(folder, bert, tmp_path):
     refused(r"tokenizer must be given.*tokenizer=", bert, texts=["w1"])
     bert.save_pretrained(tmp_path)
-    refused("no usable tokenizer|recognizes no token of", tmp_path, texts=["w1"])
+    refused("has no tokenizer", tmp_path, texts=["w1"])
+
+
+def test_a_tokenizer_is_missed_before_weights_are_read(folder, tmp_path):
+    shutil.copy(folder / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not read")
+    refused("has no tokenizer.*tokenizer.save_pretrained.*pass tokenizer=", tmp_path, texts=["w1"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named_before_any_work(bert, monkeypatch):
+    refused("device 'cuda' is not available here: .*use 'cpu'", bert, inputs=zoo.ALL["bert"].read(), device="cuda")
+    refused("device 'cuda:1' is not available", "./nowhere", texts=["w1"], device=torch.device("cuda", 1))
+
+
+def test_devices_and_types_of_the_model_are_checked(bert, folder):
+    refused("device must be a device of torch such as 'cpu'", bert, texts=["w1"], device="toaster")
+    refused("device must hold numbers, got 'meta'", bert, texts=["w1"], device="meta")
+    refused("model_dtype must be one of float16, bfloat16", folder, texts=["w1"], model_dtype="int8")
+    refused("model_dtype must be the name of a type", folder, texts=["w1"], model_dtype=torch.float16)
+    refused(r"is loaded already; .*model.to\(torch.float16\)", bert, texts=["w1"], model_dtype="float16")
+
+
+def test_a_file_that_is_no_model(tmp_path):
+    (tmp_path / "model.gguf").write_text("no such thing")
+    refused("a GGUF file or a hub id, but .* is a file of another kind", tmp_path / "model.gguf", texts=["w1"])
 
 
 def test_a_module_whose_folder_is_gone_needs_a_tokenizer(folder, tmp_path):

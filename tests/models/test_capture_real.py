@@ -80,5 +80,5 @@ def test_rxnmapper_maps_atoms(rxnmapper):
 
 def test_rxnmapper_without_its_own_tokenizer_is_refused(rxnmapper):
     """Its folder has no tokenizer files that transformers understands, and gets one that knows no word."""
-    with pytest.raises(ht.HeadtreeError, match=r"recognizes no token|no usable tokenizer"):
+    with pytest.raises(ht.HeadtreeError, match="has no tokenizer"):
         ht.capture(rxnmapper, texts=[REACTION])

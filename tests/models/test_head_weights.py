@@ -227,3 +227,12 @@ class PerHeadAttention(nn.Module):
 def test_a_stack_of_matrices_is_refused_not_guessed():
     with pytest.raises(HeadtreeError, match="several different matrices at once"):
         ht.head_weights(PerHeadAttention(), inputs=[torch.randn(1, 5, 8)])
+
+
+def test_selected_layers_keep_their_numbers():
+    case = zoo.ALL["bert"]
+    model = case.build()
+    everything = ht.head_weights(model, inputs=case.read())
+    (last,) = ht.head_weights(model, inputs=case.read(), layers=[2])
+    assert last.layer == 2
+    assert torch.equal(last.query, everything[2].query)

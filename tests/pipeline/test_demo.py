@@ -9,7 +9,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gt_all_minil
 
 def test_the_bundled_networks_are_shown():
     sources = demo.demo_sources(6)
-    assert {name: (s.model, s.kind, s.batches) for name, s in sources.items()} == {
+    assert {name: (s.model, s.kind, s.inputs) for name, s in sources.items()} == {
         "txl": ("txl", "scores", 6),
         "vit": ("vit", "probs", 6),
     }

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 
 
 def test_a_text_is_cut_into_windows(folder, text, tmp_path):
-    source = ModelSource(model=str(folder), text=text, batches=3, tokens=12)
+    source = ModelSource(model=str(folder), text=text, inputs=3, tokens=12)
     run = made(source, tmp_path / "run")
     assert run.inputs == ("window 0", "window 1", "window 2")
     assert run.attention[1].queries[0] == "[CLS]"
@@ -29,16 +31,57 @@ def test_a_text_is_cut_into_windows(folder, text, tmp_path):
     assert run.settings.source.model == str(folder)
     with pytest.raises(OtherSettingsError, match=r"source\.tokens is 12 there and 13 here"):
         made(
-            ModelSource(model=str(folder), text=text, batches=3, tokens=13),
+            ModelSource(model=str(folder), text=text, inputs=3, tokens=13),
             tmp_path / "run",
         )
     again = tmp_path / "words.txt"
     again.write_text(text.read_text() + " w3")
     with pytest.raises(OtherSettingsError, match=r"source\.sha256"):
         made(
-            ModelSource(model=str(folder), text=again, batches=3, tokens=12),
+            ModelSource(model=str(folder), text=again, inputs=3, tokens=12),
             tmp_path / "run",
         )
+
+
+def test_inputs_run_alone_unless_a_batch_size_is_given(folder, text, monkeypatch):
+    from headtree.models.watching import collect
+
+    batches = []
+    run = collect.PreparedInputs._run_batch
+    monkeypatch.setattr(
+        collect.PreparedInputs,
+        "_run_batch",
+        lambda self, batch, on_call: batches.append(len(batch)) or run(self, batch, on_call),
+    )
+    given = {"model": str(folder), "text": text, "inputs": 5, "tokens": 12}
+    alone, together = ModelSource(**given).begin(), ModelSource(**given, batch_size=2).begin()
+    for i in range(5):
+        expected = alone.tensor(i).values
+        torch.testing.assert_close(together.tensor(i).values, expected, rtol=1e-5, atol=1e-6)
+    assert sorted(batches) == [1] * 6 + [2] * 2
+    last = ModelSource(**given, batch_size=2).begin()
+    assert torch.equal(last.tensor(3).values, together.tensor(3).values)  # in whatever order, as after a stop
+
+
+def test_a_run_made_before_settings_were_renamed_says_so(folder, text, tmp_path):
+    source = ModelSource(model=str(folder), text=text, inputs=2, tokens=12)
+    path = made(source, tmp_path / "run").path / "run.json"
+    record = json.loads(path.read_text())
+    settings = record["settings"]["source"]
+    settings["batches"] = settings.pop("inputs")
+    path.write_text(json.dumps(record))
+    with pytest.raises(OtherSettingsError, match=r"another version.*there: batches; only here: inputs.*--force"):
+        made(source, tmp_path / "run")
+    assert ht.open_run(tmp_path / "run").n_inputs == 2
+
+
+def test_diagnostics_of_some_layers_are_those_of_the_whole_network(folder, text, tmp_path):
+    given = {"model": str(folder), "text": text, "inputs": 2, "tokens": 12}
+    whole = made(ModelSource(**given), tmp_path / "whole").heads.set_index("name")
+    some = made(ModelSource(**given, layers=[1, 2], heads=[0, 3]), tmp_path / "some").heads.set_index("name")
+    assert list(some.index) == ["L1H0", "L1H3", "L2H0", "L2H3"]
+    for column in ("qk_rank", "ov_stable_rank", "qk_eigenvalue_mean"):
+        assert some[column].tolist() == whole.loc[some.index, column].tolist()
 
 
 def test_without_tokens_the_window_is_the_context_or_the_text(folder, text, tmp_path):
@@ -77,7 +120,7 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
         ({"text": "."}, "cannot be read"),
         ({"images": "nowhere"}, "is not a folder; check the path"),
         ({"images": "."}, "holds no images"),
-        ({"text": "words", "batches": 0}, "batches must be at least 1"),
+        ({"text": "words", "inputs": 0}, "inputs must be at least 1"),
         ({"text": "words", "kind": "logits"}, "kind must be scores or probs"),
         ({"text": "latin.txt"}, "UTF-8"),
         ({"text": "empty.txt"}, "is empty"),
@@ -108,6 +151,6 @@ def test_a_run_probes_and_hashes_its_model_once(folder, text, tmp_path, monkeypa
         monkeypatch.setattr(
             owner, name, lambda *args, name=name, function=function: calls.append(name) or function(*args)
         )
-    model = ModelSource(model=str(folder), text=text, batches=2, tokens=12)
+    model = ModelSource(model=str(folder), text=text, inputs=2, tokens=12)
     make_run(model, tmp_path / "run", measures=QUICK, depth=True, draw=False)
     assert sorted(calls) == ["make_plan", "weights_hash"]

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 
 
 def test_optional_steps_are_added_to_a_finished_run(folder, text, tmp_path):
-    source = ModelSource(model=str(folder), text=text, batches=2, tokens=8)
+    source = ModelSource(model=str(folder), text=text, inputs=2, tokens=8)
     make_run(source, tmp_path / "run", measures=QUICK, draw=False)
     told = []
     run = make_run(

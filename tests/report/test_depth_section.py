@@ -129,7 +129,7 @@ def test_command_on_a_folder(tmp_path):
     [
         ([], "name a model, or pass --tasks"),
         (["./no-such-model", "--text", "x.txt"], "no"),
-        (["txl", "--inputs", "0"], "batches must be at least 1"),
+        (["txl", "--inputs", "0"], "inputs must be at least 1"),
     ],
 )
 def test_bad_commands_are_one_line(arguments, said, tmp_path):

@@ -161,7 +161,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
             atts = list(ready.tensors)
 
             class Stopping:
-                model, inputs = ready.model, ready.inputs
+                model, inputs, notes = ready.model, ready.inputs, ready.notes
 
                 def tensor(self, i):
                     if i == 1:

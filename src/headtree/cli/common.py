@@ -5,15 +5,16 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headtree._extras import require
-from headtree.errors import HeadtreeError
+from headtree.errors import HeadtreeError, HeadtreeWarning
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -24,9 +25,22 @@ Draw = Annotated[
     bool, typer.Option(help="Whether to draw the figures and the page; `headtree report` can do it later.")
 ]
 Kind = Annotated[str, typer.Option(help="scores: what goes into the softmax; probs: what comes out of it.")]
-Model = Annotated[str, typer.Argument(help="A Hugging Face model id, a local model folder, or txl or vit.")]
+MODEL_HELP = "A Hugging Face model id, a local model folder, a GGUF file, or the bundled txl or vit."
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
 Text = Annotated[Path | None, typer.Option(help="A text file; it is cut into inputs of --tokens tokens.")]
 Images = Annotated[Path | None, typer.Option(help="A folder of images.")]
+Inputs = Annotated[int, typer.Option(help="Number of inputs; fewer if the text or folder is short.")]
+Device = Annotated[
+    str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps, …", show_default="cpu")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help="Type of number the model computes in: float16, bfloat16, float32 or float64. Less precise types need "
+        "less memory; what is captured is stored as float32, or float64 for a float64 model.",
+        show_default="that of the model's files",
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default="runs/NAME of the input")
 ]
@@ -49,7 +63,8 @@ def cli_errors(
         What to tell a user who interrupts the command.
     """
     try:
-        yield
+        with _warnings_in_a_line(command):
+            yield
     except HeadtreeError as error:
         typer.echo(f"headtree {command}: {error}", err=True)
         raise typer.Exit(_code(error)) from None
@@ -60,6 +75,22 @@ def cli_errors(
     except KeyboardInterrupt:
         typer.echo(f"\nstopped: {stopped}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _warnings_in_a_line(command: str) -> Iterator[None]:
+    """Print headtree's own warnings as one line each on standard error, without the place in the code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_line(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
+            if issubclass(category, HeadtreeWarning):
+                typer.echo(f"headtree {command}: note: {message}", err=True)
+            else:
+                show(message, category, *where, **also)
+
+        warnings.showwarning = show_line
+        yield
 
 
 def _code(error: HeadtreeError) -> int:

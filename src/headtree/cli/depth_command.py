@@ -7,25 +7,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtree.cli.common import Images, Text, cli_errors, require_extras
+from headtree.cli.common import MODEL_HELP, Device, Dtype, Images, Inputs, Text, cli_errors, require_extras
+from headtree.cli.selection import parse_heads, parse_layers
 from headtree.errors import InvalidTypeError
 
 if TYPE_CHECKING:
+    from headtree.pipeline.model_source import ModelSource
     from headtree.section import Section
 
 
 def depth(
-    model: Annotated[
-        str | None, typer.Argument(help="A Hugging Face model id, a local model folder, or txl or vit.")
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     text: Text = None,
     images: Images = None,
-    inputs: Annotated[int, typer.Option(help="Number of inputs; fewer if the text or folder is short.")] = 8,
+    inputs: Inputs = 8,
     tokens: Annotated[
         int, typer.Option(help="Tokens per input; the rank collapse paper (arXiv 2103.03404) uses 128.")
     ] = 128,
     part: Annotated[
         str | None, typer.Option(help="Which attention of a model with several: encoder or decoder.")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Layers in layers.csv and heads.csv, such as 0-3,8; the model always runs whole.",
+            show_default="all",
+        ),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="Heads in heads.csv: by name, such as L3H5,L4H2, or by number.", show_default="all"),
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="How many inputs go through the model at once.", show_default="chosen from their length"),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Whether to measure an untrained network as well.")] = True,
     tasks: Annotated[
@@ -39,46 +56,54 @@ def depth(
     \b
     headtree depth bert-base-uncased --text book.txt -o depth-bert
     headtree depth vit -o depth-vit
+    headtree depth ./my-model --text book.txt --device cuda --layers 0-3
     headtree depth --tasks
 
-    Writes figures/, sections/depth.json, layers.csv, residual.csv and paths.csv.
+    Writes figures/, sections/depth.json, layers.csv, heads.csv, residual.csv and paths.csv.
     """  # noqa: D301
     with cli_errors("depth"):
         if model is None and not tasks:
             raise InvalidTypeError("nothing to measure: name a model, or pass --tasks")
         require_extras("measuring depth", draw=True, model=model, images=images)
         if model is not None:
-            _model(model, text, images, inputs, tokens, part, fresh, output)
+            from headtree.pipeline.model_source import ModelSource
+
+            source = ModelSource(
+                model=model,
+                text=text,
+                images=images,
+                inputs=inputs,
+                tokens=tokens if text is not None else None,
+                kind="probs",
+                part=part,
+                layers=parse_layers(layers),
+                heads=parse_heads(heads),
+                device=device,
+                dtype=dtype,
+                batch_size=batch_size,
+            )
+            _model(source, fresh, output)
         if tasks:
             _tasks(seeds, output)
 
 
-def _model(
-    model: str,
-    text: Path | None,
-    images: Path | None,
-    inputs: int,
-    tokens: int,
-    part: str | None,
-    fresh: bool,
-    output: Path,
-) -> None:
+def _model(source: ModelSource, fresh: bool, output: Path) -> None:
     from headtree._files import write_text
     from headtree.depth.model_depth import measure_depth
-    from headtree.pipeline.model_source import ModelSource
     from headtree.pipeline.tables import csv_text
     from headtree.report.figures import draw_depth
     from headtree.report.words.depth_section import depth_section
 
-    length = tokens if text is not None else None
-    source = ModelSource(
-        model=model, text=text, images=images, batches=inputs, tokens=length, kind="probs", part=part
-    )
-    found = measure_depth(source.begin().prepared, fresh=fresh)
+    ready = source.begin()
+    found = measure_depth(ready.whole(), fresh=fresh)
+    shown = ready.prepared.selection.head_ids()
     draw_depth(found, output / "figures")
     section = depth_section(found)
     write_text(output / "sections" / "depth.json", section.to_json())
-    write_text(output / "layers.csv", csv_text(found.layer_table()))
+    layers, heads = found.layer_table(), found.head_table()
+    write_text(output / "layers.csv", csv_text(layers[layers["layer"].isin([head.layer for head in shown])]))
+    if heads is not None:
+        write_text(output / "heads.csv", csv_text(heads[heads["name"].isin([str(head) for head in shown])]))
     write_text(output / "residual.csv", csv_text(found.residual.table()))
     if found.paths is not None:
         write_text(output / "paths.csv", csv_text(found.paths.table()))

@@ -9,9 +9,12 @@ import typer
 
 from headtree._extras import require
 from headtree.cli.common import (
+    Device,
     Draw,
+    Dtype,
     Force,
     Images,
+    Inputs,
     Json,
     Kind,
     Model,
@@ -22,6 +25,7 @@ from headtree.cli.common import (
     require_extras,
     step_printer,
 )
+from headtree.cli.selection import parse_heads, parse_layers
 
 
 def demo(
@@ -56,7 +60,7 @@ def run(
     model: Model,
     text: Text = None,
     images: Images = None,
-    batches: Annotated[int, typer.Option(help="Number of inputs; fewer if the text or folder is short.")] = 10,
+    inputs: Inputs = 10,
     tokens: Annotated[
         int | None, typer.Option(help="Tokens per input.", show_default="256, or the model's context")
     ] = None,
@@ -64,6 +68,27 @@ def run(
     part: Annotated[
         str | None,
         typer.Option(help="Which attention of a model with several: encoder, decoder, cross, or a tower's name."),
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers to keep, counted from 0, such as 0-3,8.", show_default="all")
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            help="Heads to keep: by name, such as L3H5,L4H2 (layer 3, head 5, …), or by number in every layer, "
+            "such as 0-3.",
+            show_default="all",
+        ),
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="How many inputs go through the model at once. More is faster on a GPU and needs more memory; the "
+            "last digits of the values then depend on which inputs run together.",
+            show_default="1",
+        ),
     ] = None,
     output: Output = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
@@ -85,8 +110,9 @@ def run(
 
     \b
     headtree run bert-base-uncased --text book.txt
-    headtree run ./my-model --text book.txt --batches 20 --tokens 128 -o runs/mine
+    headtree run ./my-model --text book.txt --inputs 20 --tokens 128 -o runs/mine
     headtree run google/vit-base-patch16-224 --images photos --kind probs
+    headtree run llama.gguf --text book.txt --layers 0-7 --device cuda --dtype bfloat16
 
     The same command finishes an interrupted run, and does nothing if the run is complete.
     """  # noqa: D301
@@ -101,10 +127,15 @@ def run(
             model=model,
             text=text,
             images=images,
-            batches=batches,
+            inputs=inputs,
             tokens=tokens,
             kind=kind,  # type: ignore[arg-type]  # checked there
             part=part,
+            layers=parse_layers(layers),
+            heads=parse_heads(heads),
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
             revision=revision,
             trust_remote_code=trust_remote_code,
         )

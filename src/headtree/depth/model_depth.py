@@ -13,6 +13,7 @@ from headtree.depth.residual import VARIANTS, RankResidual, measured
 from headtree.depth.untrained import fresh_copy
 from headtree.errors import InvalidValueError
 from headtree.models.watching.collect import PreparedInputs
+from headtree.tensor.attention_tensor import HeadId
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +41,23 @@ class ModelDepth:
         if self.paths is not None:
             columns["short_path_share"] = np.nansum(self.paths.head_share, axis=2).mean(axis=0)
         return pd.DataFrame(columns)
+
+    def head_table(self) -> pd.DataFrame | None:
+        """A row per head: its share in the paths of length 1, mean over inputs; None if there are no paths."""
+        import pandas as pd
+
+        if self.paths is None:
+            return None
+        share = self.paths.head_share.mean(axis=0)
+        heads = [HeadId(layer, head) for layer, head in np.argwhere(~np.isnan(share)).tolist()]
+        return pd.DataFrame(
+            {
+                "name": [str(head) for head in heads],
+                "layer": [head.layer for head in heads],
+                "head": [head.head for head in heads],
+                "short_path_share": [share[head] for head in heads],
+            }
+        )
 
 
 def measure_depth(prepared: PreparedInputs, *, fresh: bool | nn.Module = True, seed: int = 0) -> ModelDepth:

@@ -36,6 +36,7 @@ def capture(
     batch_size: int | None = None,
     dtype: str | None = None,
     device: str | torch.device | None = None,
+    model_dtype: str | None = None,
     memory_limit: float | None = None,
 ) -> list[AttentionTensor]:
     """Run a model and capture the attention of its heads, one tensor per input.
@@ -45,7 +46,7 @@ def capture(
     Parameters
     ----------
     model : str, path, torch.nn.Module or ModelView
-        A hub id, a folder written by `save_pretrained`, a loaded module, or a view.
+        A hub id, a folder or file, a loaded module, or a view; see `ModelView`.
     texts : list of str, optional
         Tokenized with the model's tokenizer. Give exactly one of `texts`, `images` and `inputs`.
     images : list, optional
@@ -71,7 +72,7 @@ def capture(
         queries and keys different ranges.
     targets : list of str, optional
         Texts that the decoder of an encoder-decoder reads; by default the input text, shifted by one token.
-    tokenizer, processor, revision, trust_remote_code, device
+    tokenizer, processor, revision, trust_remote_code, device, model_dtype
         As in `ModelView`.
     batch_size : int, optional
         Number of inputs of equal shape to run together; by default chosen from their length.
@@ -113,6 +114,7 @@ def capture(
         revision=revision,
         trust_remote_code=trust_remote_code,
         device=device,
+        model_dtype=model_dtype,
     )
     return view.capture(
         texts=texts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,21 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from headtree._extras import require
+from headtree._extras import require, require_packages
 from headtree._version import __version__
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.models.quantized import packed_weights, plain_tensors
 
 #: Seconds to wait for the hub before reporting that it cannot be reached; transformers tries for half a minute.
 _HUB_TIMEOUT = 5.0
+
+#: What to do about a part of a model that its files lack.
+_REMEDIES = {
+    "tokenizer": "save it in the model's folder with tokenizer.save_pretrained, or in Python pass tokenizer=… or "
+    "token ids as inputs=…",
+    "processor": "save it in the model's folder with processor.save_pretrained, or in Python pass processor=… or "
+    "the model's arguments as inputs=…",
+}
 
 _T = TypeVar("_T")
 
@@ -41,6 +51,9 @@ class ModelFiles:
         self.revision = revision
         self.commit: str | None = None  # the commit that the revision points to on the hub
         self.options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        self._origin = self.name  # what transformers loads from: for a GGUF file, its folder
+        self._gguf: dict[str, str] = {}  # options for a GGUF file
+        self._base: str | None = None  # the model that an adapter belongs to
         if self.module is None:
             self._locate()
 
@@ -48,25 +61,40 @@ class ModelFiles:
         """Find the folder or query the hub, and fail early if neither has the model."""
         require("models", "loading a model by name")
         folder = Path(self.name).expanduser()
-        if folder.is_dir():
-            if not (folder / "config.json").is_file():
-                raise InvalidValueError(
-                    f"model must be a folder written by save_pretrained, but {folder} has no config.json; "
-                    "pass the loaded module instead"
-                )
-            self.name = str(folder)
+        if folder.is_dir() or is_gguf(folder):
+            self.name = self._origin = str(folder)
             if self.revision is not None:
                 raise InvalidValueError(
-                    f"revision selects a version on the hub, but {folder} is a local folder; leave it out"
+                    f"revision selects a version on the hub, but {folder} is local; leave it out"
                 )
+            (self._locate_folder if folder.is_dir() else self._locate_gguf)(folder)
             return
-        if folder.is_file() or self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
+        if folder.is_file():
+            raise InvalidValueError(
+                f"model must be a folder, a GGUF file or a hub id, but {self.name!r} is a file of another kind; "
+                "name the folder it is in"
+            )
+        if self.name.startswith((".", "/", "~")) or self.name.count("/") > 1:
             raise InvalidValueError(
                 f"model must be an existing folder or a hub id, but there is no folder {self.name!r}; check "
                 "the path"
             )
         self.options["revision"] = self.revision
         self._ask_hub()
+
+    def _locate_folder(self, folder: Path) -> None:
+        if (folder / "adapter_config.json").is_file():
+            require_packages(f"the adapter in {folder}", "peft")
+            self._base = json.loads((folder / "adapter_config.json").read_text()).get("base_model_name_or_path")
+        elif not (folder / "config.json").is_file():
+            raise InvalidValueError(
+                f"model must be a folder written by save_pretrained, but {folder} has no config.json; "
+                "pass the loaded module instead"
+            )
+
+    def _locate_gguf(self, file: Path) -> None:
+        require_packages(f"the GGUF file {file.name}", "gguf", "accelerate")
+        self._origin, self._gguf = str(file.parent), {"gguf_file": file.name}
 
     def _ask_hub(self) -> None:
         from huggingface_hub import HfApi, constants, try_to_load_from_cache
@@ -100,14 +128,16 @@ class ModelFiles:
             f"({reason}); connect to the network, or pass a folder or a loaded module"
         )
 
-    def load_model(self, device: Any) -> nn.Module:
+    def load_model(self, device: torch.device | None, dtype: torch.dtype | None) -> nn.Module:
         """Load the model, in evaluation mode."""
         if self.module is not None:
             return self.module
         import transformers
 
+        options = {**self.options, **self._gguf} | ({} if dtype is None else {"dtype": dtype})
+
         def load(kind: Any) -> Any:
-            return kind.from_pretrained(self.name, weights_only=True, output_loading_info=True, **self.options)
+            return kind.from_pretrained(self._origin, weights_only=True, output_loading_info=True, **options)
 
         try:
             model, info = self._quietly(load, transformers.AutoModel)
@@ -132,7 +162,17 @@ class ModelFiles:
         require("models", "loading a tokenizer")
         import transformers
 
-        return self._companion("tokenizer", transformers.AutoTokenizer)
+        is_beside = (Path(self._origin) / "tokenizer_config.json").is_file()
+        if self._base is not None and not is_beside:
+            return ModelFiles(self._base, None, self.options["trust_remote_code"]).load_tokenizer()
+        # a tokenizer saved beside a GGUF file is the original of the one in it
+        options = {} if is_beside else self._gguf
+        found = self._companion("tokenizer", transformers.AutoTokenizer, **options)
+        if not set(found.get_vocab()) - set(found.all_special_tokens):
+            raise InvalidValueError(
+                f"{self.name!r} has no tokenizer, only the names of special tokens; {_REMEDIES['tokenizer']}"
+            )
+        return found
 
     def load_processor(self) -> Any:
         """Load the image processor saved with the model."""
@@ -141,17 +181,16 @@ class ModelFiles:
 
         return self._companion("processor", transformers.AutoImageProcessor)
 
-    def _companion(self, what: str, kind: Any) -> Any:
+    def _companion(self, what: str, kind: Any, **options: str) -> Any:
         if not self.name or (self.module is not None and not Path(self.name).is_dir()):
             if self.module is not None and self.name:
                 return self._companion_by_name(what, kind)
             raise InvalidValueError(f"{what} must be given for a model that was not loaded by name: pass {what}=…")
         try:
-            return self._quietly(lambda: kind.from_pretrained(self.name, **self.options))
+            return self._quietly(lambda: kind.from_pretrained(self._origin, **self.options, **options))
         except Exception as error:
             raise InvalidValueError(
-                f"no usable {what} in {self.name!r}: {_first_line(error)}; pass {what}=…, or the model's arguments "
-                "as inputs=…"
+                f"{self.name!r} has no usable {what} ({_first_line(error)}); {_REMEDIES[what]}"
             ) from error
 
     def _companion_by_name(self, what: str, kind: Any) -> Any:
@@ -168,7 +207,8 @@ class ModelFiles:
         """The class that the configuration names, for models that AutoModel does not support."""
         import transformers
 
-        config = self._quietly(lambda: transformers.AutoConfig.from_pretrained(self.name, **self.options))
+        options = {**self.options, **self._gguf}
+        config = self._quietly(lambda: transformers.AutoConfig.from_pretrained(self._origin, **options))
         names = getattr(config, "architectures", None) or [""]
         return getattr(transformers, names[0], None)
 
@@ -181,6 +221,14 @@ class ModelFiles:
     def _quietly(self, function: Callable[..., _T], *args: Any) -> _T:
         with _quiet_transformers():
             return function(*args)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a path is a file in the GGUF format."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 @contextmanager
@@ -219,7 +267,7 @@ def _load_error(name: str, what: str, error: Exception) -> HeadtreeError:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
+    return lines[0][:300].rstrip(" .:")
 
 
 def provenance(model: nn.Module, source: ModelFiles) -> dict[str, Any]:
@@ -240,7 +288,8 @@ def provenance(model: nn.Module, source: ModelFiles) -> dict[str, Any]:
 
 def weights_hash(model: nn.Module) -> str:
     """SHA-256 over the names, types, shapes and bytes of all parameters and buffers."""
-    named = sorted({**dict(model.named_parameters()), **dict(model.named_buffers())}.items())
+    whole = {**packed_weights(model), **dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = [item for name, value in sorted(whole.items()) for item in plain_tensors(name, value)]
 
     def digest(item: tuple[str, torch.Tensor]) -> bytes:
         name, tensor = item

@@ -23,6 +23,7 @@ from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
 from headtree.models.model_files import ModelFiles, provenance
+from headtree.models.placement import checked_device, checked_model_dtype
 from headtree.models.relevance import Relevance, Target, relevance_of
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
@@ -33,7 +34,7 @@ from headtree.tensor.attention_tensor import AttentionTensor, Kind
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
 #: Options of `ModelView` itself; the shortcut functions pass all other options to its methods.
-_VIEW_OPTIONS = ("tokenizer", "processor", "revision", "trust_remote_code", "device")
+_VIEW_OPTIONS = ("tokenizer", "processor", "revision", "trust_remote_code", "device", "model_dtype")
 
 
 class ModelView:
@@ -45,7 +46,8 @@ class ModelView:
     Parameters
     ----------
     model : str, path or torch.nn.Module
-        A hub id, a folder written by `save_pretrained`, or a loaded module.
+        A hub id, a folder written by `save_pretrained`, a GGUF file, a folder with a PEFT adapter, or a loaded
+        module.
     tokenizer, processor : optional
         Used instead of the model's own.
     revision : str, optional
@@ -53,7 +55,10 @@ class ModelView:
     trust_remote_code : bool
         Whether to run Python code that comes with the model files.
     device : optional
-        Where the model runs; by default the device it is on. Results are on the CPU.
+        Where the model runs, such as "cuda"; by default the device it is on. Results are on the CPU.
+    model_dtype : {"float16", "bfloat16", "float32", "float64"}, optional
+        Type that the model is loaded and computes in; by default the type of its files. Convert a loaded module
+        with its own method `to`. The `dtype` of `capture` is the type of the captured values instead.
 
     Notes
     -----
@@ -83,9 +88,15 @@ class ModelView:
         revision: str | None = None,
         trust_remote_code: bool = False,
         device: str | torch.device | None = None,
+        model_dtype: str | None = None,
     ) -> None:
+        self.device, self.model_dtype = checked_device(device), checked_model_dtype(model_dtype)
+        if isinstance(model, nn.Module) and model_dtype is not None:
+            raise InvalidTypeError(
+                "model_dtype is the type that a model is loaded in, but this one is loaded already; leave it out, "
+                f"and convert the module with model.to(torch.{model_dtype})"
+            )
         self.files = ModelFiles(model, revision, trust_remote_code)
-        self.device = device
         self._tokenizer, self._processor = tokenizer, processor
         self._plans: dict[Any, AttentionPlan] = {}
         self._traced: tuple[AttentionPlan, Trace] | None = None
@@ -95,7 +106,7 @@ class ModelView:
     @cached_property
     def model(self) -> nn.Module:
         """The module itself, loaded when first needed."""
-        return self.files.load_model(self.device)
+        return self.files.load_model(self.device, self.model_dtype)
 
     @property
     def tokenizer(self) -> Any:

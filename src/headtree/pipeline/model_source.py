@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,17 @@ import torch
 from torch import Tensor
 
 from headtree._files import checked_path, exists
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import NAMES, BundledNetwork, load_bundled
+from headtree.models.model_files import is_gguf
+from headtree.models.placement import checked_device, checked_model_dtype
 from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
-from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.models.watching.select import select
+from headtree.tensor.attention_tensor import AttentionTensor, HeadId, Kind
 
 #: Default number of tokens per input, if the model's context is not shorter.
 TOKENS = 256
@@ -41,16 +45,39 @@ class ModelCapture:
     inputs: tuple[Mapping[str, Any], ...]
     prepared: PreparedInputs
     pictures: Sequence[Any] | None = None  #: files, or arrays (channel, row, column)
+    notes: tuple[str, ...] = ()  #: what the user should know about the inputs
+    _captured: dict[int, AttentionTensor] = field(default_factory=dict, repr=False)  # the rest of the last batch
 
     def to_run_again(self) -> dict[str, Any]:
         """The view of the model, and the keyword arguments of its forward method for each input."""
-        return {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.prepared.items]}
+        again = {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.prepared.items]}
+        try:
+            self.whole()
+        except InvalidValueError:  # layers of unequal shapes, of which only some can be measured together
+            again["layers"] = sorted({head.layer for head in self.prepared.selection.head_ids()})
+        return again
+
+    def whole(self) -> PreparedInputs:
+        """The inputs with all layers and heads of the model selected."""
+        return replace(self.prepared, selection=select(self.prepared.plan, self.prepared.part, None, None))
 
     def tensor(self, i: int) -> AttentionTensor:
-        """Run the model on one input alone: in a batch, rounding would depend on the other inputs."""
-        alone = replace(self.prepared, items=(self.prepared.items[i],), batch_size=1)
-        check_memory(alone.estimate(), None, 1, alone.advice())
-        return alone.run()[0]
+        """Run the model on one input alone, or on the batch it belongs to if a batch size was given.
+
+        By default inputs run alone: in a batch, rounding would depend on the other inputs.
+        """
+        if i not in self._captured:
+            self._captured.clear()
+            self._captured.update(self._batch_of(i))
+        return self._captured.pop(i)
+
+    def _batch_of(self, i: int) -> dict[int, AttentionTensor]:
+        batches = replace(self.prepared, batch_size=self.prepared.batch_size or 1).batches()
+        batch = next(batch for batch in batches if i in batch)
+        items = tuple(self.prepared.items[j] for j in batch)
+        together = replace(self.prepared, items=items, batch_size=len(batch))
+        check_memory(together.estimate(), None, len(batch), together.advice())
+        return dict(zip(batch, together.run(), strict=True))
 
     def sample(self, i: int) -> bytes | None:
         """A PNG of the image, at most 96 pixels wide and high; None if inputs are not images."""
@@ -69,19 +96,35 @@ class ModelSource:
         A text file, cut into inputs of `tokens` tokens. Needed unless `images` is given or the network is bundled.
     images : path, optional
         A folder of images, used in alphabetical order.
-    batches : int
+    inputs : int
         Number of inputs; fewer if the text or folder has fewer.
     tokens : int, optional
         Tokens per input; by default 256, or the model's context or the whole text if that is shorter.
+    kind, part, layers, heads
+        Which attention to capture, as in `headtree.capture`.
+    batch_size : int, optional
+        Number of inputs that go through the model together. By default each input goes alone in a capture, so that
+        its values do not depend on the other inputs; other measures choose it from the length of the inputs.
+    device : str, optional
+        Where the model runs.
+    dtype : str, optional
+        Type of number that the model computes in, as `model_dtype` of `headtree.ModelView`.
+    revision, trust_remote_code
+        As in `headtree.ModelView`.
     """
 
     model: str
     text: Path | None = None
     images: Path | None = None
-    batches: int = 10
+    inputs: int = 10
     tokens: int | None = None
     kind: Kind = "scores"
     part: str | None = None
+    layers: Sequence[int] | None = None
+    heads: Sequence[int] | Sequence[tuple[int, int]] | None = None
+    batch_size: int | None = None
+    device: str | None = None
+    dtype: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
 
@@ -92,11 +135,14 @@ class ModelSource:
             raise InvalidTypeError(
                 f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images"
             )
-        for name, value in (("batches", self.batches), ("tokens", self.tokens)):
+        for name in ("inputs", "tokens", "batch_size"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
         if self.kind not in ("scores", "probs"):
             raise InvalidValueError(f"kind must be scores or probs, got {self.kind!r}")
+        checked_device(self.device)
+        checked_model_dtype(self.dtype, "dtype")
 
     @property
     def is_bundled(self) -> bool:
@@ -106,14 +152,20 @@ class ModelSource:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The model, the hashes of the inputs, and how the inputs are cut."""
-        folder = Path(self.model).expanduser()
+        path = Path(self.model).expanduser()
+        is_local = path.is_dir() or is_gguf(path)
         return {
-            "model": os.path.normpath(self.model) if folder.is_dir() else self.model,
-            "fingerprint": _fingerprint(folder) if folder.is_dir() and not self.is_bundled else None,
+            "model": os.path.normpath(self.model) if is_local else self.model,
+            "fingerprint": _fingerprint(path) if is_local else None,
             "part": self.part,
+            "layers": None if self.layers is None else list(self.layers),
+            "heads": None if self.heads is None else [_head_name(head) for head in self.heads],
+            "batch_size": self.batch_size,
+            "device": self.device,
+            "dtype": self.dtype,
             "revision": self.revision,
             "trust_remote_code": self.trust_remote_code,
-            "batches": self.batches,
+            "inputs": self.inputs,
             "tokens": self.tokens,
             **self._input_settings(),
         }
@@ -122,64 +174,103 @@ class ModelSource:
         if self.text is not None:
             return {"type": "text", "file": self.text.name, "sha256": _file_hash(self.text)}
         if self.images is not None:
-            files = image_files(self.images)[: self.batches]
+            files = image_files(self.images)[: self.inputs]
             return {"type": "images", "files": {path.name: _file_hash(path) for path in files}}
         return {"type": "samples"}
 
     def begin(self) -> ModelCapture:
         """Load the model and cut the inputs."""
-        if self.is_bundled:
-            network = load_bundled(self.model)
-            if self.text is None and self.images is None:
-                return self._of_samples(network)
-            processor = _BundledProcessor(network)
-            return self._of_files(ModelView(network.model, tokenizer=network.tokenizer, processor=processor))
-        return self._of_files(
-            ModelView(self.model, revision=self.revision, trust_remote_code=self.trust_remote_code)
-        )
+        ready = self._begin()
+        for note in ready.notes:
+            warnings.warn(note, HeadtreeWarning, stacklevel=2)
+        return ready
+
+    def _begin(self) -> ModelCapture:
+        if not self.is_bundled:
+            return self._of_files(
+                ModelView(
+                    self.model,
+                    revision=self.revision,
+                    trust_remote_code=self.trust_remote_code,
+                    device=self.device,
+                    model_dtype=self.dtype,
+                )
+            )
+        network = load_bundled(self.model)
+        network.model.to(device=checked_device(self.device), dtype=checked_model_dtype(self.dtype))
+        if self.text is None and self.images is None:
+            return self._of_samples(network)
+        processor = _BundledProcessor(network)
+        return self._of_files(ModelView(network.model, tokenizer=network.tokenizer, processor=processor))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """Options of `ModelView.prepare`."""
+        names = ("kind", "part", "layers", "heads", "batch_size")
+        return {name: getattr(self, name) for name in names}
 
     def _of_files(self, view: ModelView) -> ModelCapture:
         if self.images is not None:
-            paths = image_files(self.images)[: self.batches]
-            prepared = view.prepare(images=list(map(str, paths)), kind=self.kind, part=self.part)
+            paths = image_files(self.images)[: self.inputs]
+            prepared = view.prepare(images=list(map(str, paths)), **self._options)
             names = [path.name for path in paths]
-            return self._ready(prepared, names, [_file_hash(path) for path in paths], paths)
+            note = self._note(len(paths), f"{self.images} has no more images")
+            return self._ready(prepared, names, [_file_hash(path) for path in paths], note, paths)
         if self.is_bundled and self.model == "vit":
             raise InvalidValueError(f"{self.model!r} reads images; name a folder of them with --images")
-        prepared = self._windows(view)
+        prepared, note = self._windows(view)
         hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
-        return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, None)
+        return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, note)
 
-    def _windows(self, view: ModelView) -> PreparedInputs:
+    def _windows(self, view: ModelView) -> tuple[PreparedInputs, str]:
         """Cut the text into inputs; only as much of a long text is tokenized as is needed."""
-        options: dict[str, Any] = {"kind": self.kind, "part": self.part}
+        file = self.text or Path()
         tokenizer = view.tokenizer  # raises before the weights are loaded if there is none
         limit = facts.context_length(facts.select_tower(view.model, "texts"))
         tokens = self.tokens or min(TOKENS, limit or TOKENS)
-        text = _read_text(self.text or Path())
-        head = _cut(text, self.batches * tokens * _CHARACTERS)
+        text = _read_text(file)
+        head = _cut(text, self.inputs * tokens * _CHARACTERS)
         if self.tokens is None and len(tokenizer(head, verbose=False)["input_ids"]) < tokens:
-            return view.prepare(texts=[text], **options)  # one short input
-        prepared = view.prepare(texts=[head], tokens=tokens, **options)
-        if len(prepared.items) < self.batches and len(head) < len(text):
-            prepared = view.prepare(texts=[text], tokens=tokens, **options)
-        return replace(prepared, items=prepared.items[: self.batches])
+            prepared = view.prepare(texts=[text], **self._options)
+            length = prepared.items[0].length()
+            return prepared, f"1 input of {length} tokens instead of {tokens}: {file.name} has no more"
+        prepared = view.prepare(texts=[head], tokens=tokens, **self._options)
+        if len(prepared.items) < self.inputs and len(head) < len(text):
+            prepared = view.prepare(texts=[text], tokens=tokens, **self._options)
+        prepared = replace(prepared, items=prepared.items[: self.inputs])
+        return prepared, self._note(len(prepared.items), f"{file.name} is too short for more of {tokens} tokens")
+
+    def _note(self, n: int, reason: str) -> str:
+        """A note if there are fewer inputs than asked for; empty if there are enough."""
+        return "" if n == self.inputs else f"{n} input{'s' * (n > 1)} instead of {self.inputs}: {reason}"
 
     def _of_samples(self, network: BundledNetwork) -> ModelCapture:
-        inputs = list(network.inputs[: self.batches])
+        inputs = list(network.inputs[: self.inputs])
         view = ModelView(network.model, tokenizer=network.tokenizer)
-        prepared = view.prepare(inputs=inputs, kind=self.kind, part=self.part)
+        number = next(network.model.parameters())
+        arguments = [
+            {name: value.to(number.dtype) if value.is_floating_point() else value for name, value in item.items()}
+            for item in inputs
+        ]
+        prepared = view.prepare(inputs=arguments, **self._options)
         names = [f"passage {i}" for i in range(len(inputs))]
         if network.labels is not None and network.classes is not None:
             names = [network.classes[label] for label in network.labels.tolist()]
         pictures = None if network.images is None else [image.numpy() for image in network.images]
-        return self._ready(prepared, names[: len(inputs)], [_tensor_hash(item) for item in inputs], pictures)
+        note = self._note(len(inputs), f"{self.model} has no more samples")
+        return self._ready(prepared, names[: len(inputs)], [_tensor_hash(item) for item in inputs], note, pictures)
 
     def _ready(
-        self, prepared: PreparedInputs, names: Sequence[str], hashes: Sequence[str], pictures: Sequence[Any] | None
+        self,
+        prepared: PreparedInputs,
+        names: Sequence[str],
+        hashes: Sequence[str],
+        note: str,
+        pictures: Sequence[Any] | None = None,
     ) -> ModelCapture:
         inputs = tuple({"name": n, "sha256": h} for n, h in zip(names, hashes, strict=True))
-        return ModelCapture({**prepared.provenance, "model": self.model}, inputs, prepared, pictures)
+        model = {**prepared.provenance, "model": self.model}
+        return ModelCapture(model, inputs, prepared, pictures, (note,) if note else ())
 
 
 class _BundledProcessor:
@@ -258,17 +349,23 @@ def _tensor_hash(values: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(folder: Path) -> str:
-    """Hash a model folder by names, sizes and both ends of its files, without reading large weights in full."""
+def _head_name(head: Any) -> Any:
+    """A head as it is stored in run.json: its name, or its number in every layer."""
+    return str(HeadId(*head)) if isinstance(head, tuple) else int(head)
+
+
+def _fingerprint(model: Path) -> str:
+    """Hash a model's files by names, sizes and both ends of each, without reading large weights in full."""
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix in (".json", ".safetensors", ".bin", ".txt", ".model"):
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(1 << 20))
-                file.seek(max(0, size - (1 << 20)))
-                digest.update(file.read())
+    suffixes = (".json", ".safetensors", ".bin", ".txt", ".model")
+    inside = [path for path in sorted(model.iterdir()) if path.suffix in suffixes] if model.is_dir() else [model]
+    for path in filter(Path.is_file, inside):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 20))
+            file.seek(max(0, size - (1 << 20)))
+            digest.update(file.read())
     return digest.hexdigest()
 
 

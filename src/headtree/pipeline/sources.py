@@ -27,6 +27,10 @@ class Capture(Protocol):
     def inputs(self) -> tuple[Mapping[str, Any], ...]:
         """Name and hash of each input."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the inputs."""
+
     def tensor(self, i: int) -> AttentionTensor:
         """The tensor of one input, bit for bit the same in any order of calls."""
 
@@ -94,6 +98,7 @@ class TensorCapture:
     model: Mapping[str, Any]
     inputs: tuple[Mapping[str, Any], ...]
     tensors: Sequence[AttentionTensor]
+    notes: tuple[str, ...] = ()
 
     def tensor(self, i: int) -> AttentionTensor:
         """The tensor itself."""

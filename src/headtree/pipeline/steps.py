@@ -43,7 +43,8 @@ def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     """Run the model on one input after another and store the attention of every head."""
     ready = begin()
     n = len(ready.inputs)
-    writer.save(replace(writer.record, model=dict(ready.model), inputs=tuple(dict(item) for item in ready.inputs)))
+    inputs = tuple(dict(item) for item in ready.inputs)
+    writer.save(replace(writer.record, model=dict(ready.model), inputs=inputs, notes=ready.notes))
     parts = [writer.part(f"attention-{i:05d}.zarr") for i in range(n)]
     samples = []
     with _steps("capturing", n) as step:
@@ -160,7 +161,7 @@ def measure_sensitivity(writer: RunWriter) -> None:
     n = min(_SENSITIVITY_INPUTS, run.n_inputs)
     if n < 2:
         raise InvalidValueError(
-            f"sensitivity needs a run of two or more inputs, but {run.path} has one; use --batches"
+            f"sensitivity needs a run of two or more inputs, but {run.path} has one; use --inputs"
         )
     settings = questionnaire_from_dict(run.record.settings["questionnaire"])
     atts = [run.attention[i].load() for i in range(n)]
@@ -202,7 +203,7 @@ def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:
         raise InvalidValueError(
             "depth needs the model, but this run was made from tensors; make a run of a model with headtree run"
         )
-    found = measure_depth(replace(ready.prepared, kind="probs"), seed=writer.record.settings["measures"]["seed"])
+    found = measure_depth(replace(ready.whole(), kind="probs"), seed=writer.record.settings["measures"]["seed"])
     with new_figures(writer, "depth", "layers.csv", "sections/depth.json") as folder:
         draw_depth(found, folder)
     _append_columns(writer, "layers.csv", found.layer_table())
@@ -231,12 +232,13 @@ def write_section(writer: RunWriter, name: str, section: Section) -> None:
 
 
 def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:
-    """Add columns to the table of an earlier step; existing columns stay as they are."""
+    """Add columns to the table of layers of an earlier step; existing columns stay as they are."""
     import pandas as pd
 
     names = {"role": str, "leaning": str}
     table = pd.read_csv(writer.path / name, keep_default_na=False, na_values=[""], dtype=names)
-    write_table(writer, name, tables.joined(table, columns))
+    present = columns[columns["layer"].isin(table["layer"])].reset_index(drop=True)
+    write_table(writer, name, tables.joined(table, present))
 
 
 def write_table(writer: RunWriter, name: str, columns: Mapping[str, Any]) -> None:

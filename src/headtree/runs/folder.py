@@ -234,6 +234,7 @@ def _opened(folder: Path, kind: str, settings: dict[str, Any], force: bool) -> R
 
 
 def _check_same(folder: Path, record: Record, kind: str, settings: dict[str, Any]) -> None:
+    _check_names(folder, record.settings.get("source", {}), settings.get("source", {}))
     there, here = _flat({"kind": record.kind, **record.settings}), _flat({"kind": kind, **settings})
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if differing:
@@ -249,6 +250,18 @@ def _check_same(folder: Path, record: Record, kind: str, settings: dict[str, Any
             f"{folder} was made by headtree {record.headtree}, and this is version {__version__}; choose another "
             "folder, or replace it with --force"
         )
+
+
+def _check_names(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raise an error for a run of an earlier version, whose settings had other names."""
+    if there.get("type") != here.get("type") or set(there) == set(here):
+        return
+    old, new = (", ".join(sorted(set(a) - set(b))) or "none" for a, b in ((there, here), (here, there)))
+    raise OtherSettingsError(
+        f"{folder} was made by another version of headtree, whose settings have other names (only there: {old}; "
+        f"only here: {new}), so it cannot be continued, but it can still be opened and drawn; choose another "
+        "folder, or replace it with --force"
+    )
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

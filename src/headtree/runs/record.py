@@ -38,6 +38,7 @@ class Record:
     versions: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     inputs: tuple[dict[str, Any], ...] = ()  #: name and hash of each input, known after capture
+    notes: tuple[str, ...] = ()  #: what the user should know about the inputs, known after capture
     steps: dict[str, Step] = field(default_factory=dict)
 
     def is_done(self, step: str) -> bool:
@@ -63,6 +64,7 @@ class Record:
             "versions": self.versions,
             "model": self.model,
             "inputs": list(self.inputs),
+            "notes": list(self.notes),
             "steps": steps,
         }
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -105,6 +107,7 @@ def _from_dict(path: Path, content: dict[str, Any]) -> Record:
             versions=content["versions"],
             model=content["model"],
             inputs=tuple(content["inputs"]),
+            notes=tuple(content.get("notes", ())),
             steps={
                 name: Step(step["status"], float(step["seconds"]), tuple(step["files"]))
                 for name, step in content["steps"].items()

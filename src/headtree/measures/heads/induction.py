@@ -16,6 +16,7 @@ from headtree.measures.heads.probabilities import head_blocks
 from headtree.measures.heads.token_relations import query_positions
 from headtree.models import facts
 from headtree.models.graph.head_weights import weights_of
+from headtree.models.quantized import dequantized
 from headtree.models.view import as_view
 from headtree.models.watching.collect import PreparedInputs
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
@@ -186,6 +187,7 @@ def _copying(
         raise InvalidValueError(
             f"the unembedding of {type(prepared.model).__name__} is unknown; load it with its language-model head"
         )
+    words = dequantized(words)
     with prepared.view.ready():
         weights = weights_of(prepared)
     result = []

@@ -54,14 +54,14 @@ class HeadWeights:
 
 def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
     """Weight matrices of the selected heads; the view must be ready."""
-    if prepared.plan.probe.has_state():
+    plan = prepared.plan
+    if plan.probe.has_state():
         raise InvalidValueError(
             "inputs must not bring a key-value cache here, because weights are found by following the keys of the "
             "tokens; they are the same without it, so leave it out"
         )
-    traced = prepared.view.traced(prepared.plan)
-    sites = matched_sites(traced, prepared.plan.sites, type(prepared.model).__name__)
-    chosen = [(prepared.plan.sites[i], sites[i]) for i in prepared.selection.sites]
+    traced = prepared.view.traced(plan)
+    sites = matched_sites(traced, plan.sites, type(prepared.model).__name__)
     other = next((site for site in sites if site.softmax is None), None)
     if other is not None:
         raise InvalidValueError(
@@ -71,8 +71,13 @@ def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
         )
     finder = ProjectionFinder(traced.graph, sites)
     return [
-        HeadWeights(known.name, layer, known.is_cross, *finder.matrices(site))
-        for layer, (known, site) in enumerate(chosen)
+        HeadWeights(
+            plan.sites[i].name,
+            prepared.selection.layers[i],
+            plan.sites[i].is_cross,
+            *finder.matrices(sites[i]),
+        )
+        for i in prepared.selection.sites
     ]
 
 
@@ -109,6 +114,11 @@ class ProjectionFinder:
     ) -> Float[Tensor, "head width feature"]:
         """The columns of a projection that each head reads."""
         found = self._before(target)
+        if not found:
+            raise InvalidValueError(
+                f"the {what} of {site.module or 'the model'} come from no matrix of real numbers, as in a "
+                "quantized layer; load the model without quantization to have its weights"
+            )
         if len(found) != 1:
             raise InvalidValueError(
                 f"the {what} of {site.module or 'the model'} come from {len(found)} projections, not from a single "
@@ -195,13 +205,27 @@ def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width fe
     if sides is None or len({graph.node(side).is_activation for side in sides}) != 2:
         return None
     is_left = graph.node(sides[0]).is_activation
-    weight = graph.value(sides[1] if is_left else sides[0]).detach()
+    source = sides[1] if is_left else sides[0]
+    if _are_codes(graph, source):
+        raise InvalidValueError(
+            "a product on the way to or from the heads multiplies by the integers of a quantized weight and scales "
+            "the result, so the weights of the heads cannot be read off; load the model without quantization"
+        )
+    weight = graph.value(source).detach()
     if graph.factors(node) is None:  # a pointwise convolution
         return weight.flatten(1).T, 1
     if weight.ndim == 3 and not bool((weight == weight[:1]).all()):
         return None  # every head or expert has its own matrix
     weight = weight if weight.ndim == 2 else weight[0]
     return (weight, -1) if is_left else (weight.T, -2)
+
+
+def _are_codes(graph: Graph, weight: Ref) -> bool:
+    """Whether a weight is a tensor of integers that was only moved and converted, not scaled."""
+    node = graph.node(weight)
+    while len(node.inputs) == 1 and graph.value(Ref(node.index)).is_floating_point():
+        node = graph.node(node.inputs[0])
+    return not graph.value(Ref(node.index)).is_floating_point()
 
 
 def _rows(graph: Graph, mix: Ref, projection: Node) -> Int[Tensor, "head feature"]:

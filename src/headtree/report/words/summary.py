@@ -26,6 +26,7 @@ def summarized(run: Run) -> dict[str, Any]:
         "model": run.settings.source.get("model") or run.settings.source.get("file"),
         "kind": run.kind,
         "inputs": list(run.inputs),
+        "notes": list(run.record.notes),
         "heads": len(table),
         "layers": len(run.layers),
         "most_active": _named(falling.head(_SHOWN)),
@@ -93,7 +94,8 @@ def in_words(found: Mapping[str, Any]) -> str:
 def _network_words(found: Mapping[str, Any]) -> str:
     lines = [
         f"{found['model']}: {found['heads']} heads in {found['layers']} layers, {found['kind']} on "
-        f"{len(found['inputs'])} inputs",
+        f"{len(found['inputs'])} input{'s' * (len(found['inputs']) != 1)}",
+        *(f"  note                {note}" for note in found["notes"]),
         f"  most active heads   {_heads(found['most_active'])}  (mean Haar entropy)",
         f"  least active heads  {_heads(found['least_active'])}",
         *_family_lines(found),
