@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -95,3 +95,15 @@ def _flat_patches(vision: Any) -> Iterator[Tensor]:
         if isinstance(n_frames, int):
             yield _random(16, channels * n_frames * patch * patch)
             yield _random(16, channels, patch, patch)
+
+
+def words_for(inputs: Mapping[str, Any]) -> str:
+    """What a model read, in words."""
+    kinds = {
+        "text": ("input_ids",),
+        "image": ("pixel_values", "hidden_states"),
+        "video": ("pixel_values_videos",),
+        "sound": ("input_features", "input_values"),
+        "series": ("past_values",),
+    }
+    return " and ".join(kind for kind, names in kinds.items() if set(names) & set(inputs))

@@ -14,7 +14,7 @@ from typing import Any
 def guarded(
     function: Callable[[str], dict[str, Any]], names: Sequence[str], n_workers: int, limit: float
 ) -> Iterator[dict[str, Any]]:
-    """Results in the order in which they are ready; a name that crashes or takes too long has an outcome that says so.
+    """Results in the order in which they are ready; a name that crashes or takes too long fails.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def _work_off(
         worker = worker or _Worker(function)
         row = worker.run(name, limit)
         if row is None:
-            row = {"family": name, "outcome": "cannot be built here", "why": worker.end()}
+            row = {"family": name, "outcome": "fails", "why": worker.end()}
             worker = None
         ready.put(row)
     if worker is not None:
@@ -100,4 +100,4 @@ def _serve(function: Callable[[str], dict[str, Any]], pipe: Any) -> None:
         try:
             pipe.send(function(name))
         except Exception as error:
-            pipe.send({"family": name, "outcome": "failed", "why": f"{type(error).__name__}: {error}"[:300]})
+            pipe.send({"family": name, "outcome": "fails", "why": f"{type(error).__name__}: {error}"[:100]})
