@@ -37,6 +37,12 @@ def test_what_cannot_be_captured_is_told_from_what_has_no_attention():
     assert measured("timm_backbone")["outcome"] == "cannot be built here"
 
 
+def test_agreement_of_uniform_attention_does_not_count():
+    row = measured("xcodec")  # its tiny model has one query and one key
+    assert (row["probs"], row["outcome"]) == (0, "not compared")
+    assert "uniform" in row["why"]
+
+
 @pytest.mark.parametrize("kind", ["probs", "scores"])
 def test_a_wrong_capture_is_reported(monkeypatch, kind):
     right = ht.ModelView.capture

@@ -17,6 +17,7 @@ from tools.sweep.own_attention import (
     TOLERANCE,
     ModelState,
     OwnAttention,
+    are_uniform,
     as_reported,
     draws_random_numbers,
     largest_difference,
@@ -37,7 +38,7 @@ USES: dict[str, Callable[[ht.ModelView, dict[str, Any], str | None], Any]] = {
 Row = dict[str, Any]
 
 
-class NotTinyError(Exception):
+class NoTinyModelError(Exception):
     """The sweep has no tiny model of a family that runs here."""
 
 
@@ -119,6 +120,7 @@ def compared(view: ht.ModelView, inputs: Mapping[str, Any], part: str, own: OwnA
     if reported is not None:
         probs, form = as_reported([att.values for att in atts], atts[0], reported)
         row |= {"probs": largest_difference(probs, reported), "own": row["own"] + form}
+        row["uniform"] = are_uniform(reported)
     try:
         scores = view.capture(inputs=dict(inputs), kind="scores", part=part or None)
     except ht.HeadtreeError:
@@ -146,6 +148,8 @@ def _verdict(found: list[Row]) -> Row:
         return {"outcome": "refused" if len(refused) == len(found) else "refused in part", "why": refused[0]}
     if not differences:
         return {"outcome": "not compared", "why": "it reports no attention"}
+    if all(part["uniform"] for part in found if "uniform" in part):
+        return {"outcome": "not compared", "why": "its attention is nearly uniform, in which errors hide"}
     return {"outcome": "agrees", "why": ""}
 
 
@@ -176,7 +180,7 @@ def built(case: Any, implementation: str | None = None) -> nn.Module:
         hollow = getattr(transformers, case.model)._from_config(config)
     n = sum(parameter.numel() for parameter in hollow.parameters())
     if n > _MOST_PARAMETERS:
-        raise NotTinyError(f"{n / 1e6:.0f} million parameters")
+        raise NoTinyModelError(f"{n / 1e6:.0f} million parameters")
     return case.build(implementation)
 
 
@@ -191,11 +195,11 @@ def runnable(case: Any) -> tuple[nn.Module, dict[str, Any]]:
             error = error or failure
             continue
         return model, inputs
-    raise error or NotTinyError("the sweep knows no inputs for it")
+    raise error or NoTinyModelError("the sweep knows no inputs for it")
 
 
 def in_short(error: Exception) -> str:
     """The first 100 characters of a message."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = text if isinstance(error, ht.HeadtreeError) else f"{type(error).__name__}: {text}"
+    text = text if isinstance(error, ht.HeadtreeError | NoTinyModelError) else f"{type(error).__name__}: {text}"
     return text if len(text) <= 100 else text[:99] + "…"

@@ -112,6 +112,11 @@ def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
 
 
+def are_uniform(reported: list[Tensor]) -> bool:
+    """Whether attention is so uniform that agreement says nothing, judged by the last query."""
+    return all(bool(probs[:, -1].max() <= 1.5 / probs.shape[-1]) for probs in reported)
+
+
 def as_reported(captured: list[Tensor], att: Any, reported: list[Tensor]) -> tuple[list[Tensor], str]:
     """Captured probs in the form in which the model reports them, and the name of that form.
 

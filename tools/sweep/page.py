@@ -14,13 +14,13 @@ Row = dict[str, Any]
 
 #: Outcomes in the order of the counts, and what each means.
 _OUTCOMES = {
-    "agrees": f"captured and reported attention differ by at most {TOLERANCE:.0e} in every entry",
+    "agrees": f"in every part that the model reports, no entry differs by more than {TOLERANCE:.0e}",
     "refused": "headtree says why it cannot give one matrix per head",
     "refused in part": "some parts are refused; those that are not agree, or are not reported",
     "differs": "captured and reported attention are not the same",
     "fails": "another error than one of headtree's own; a fault",
-    "not compared": "attention was captured, but the model reports none, or draws random numbers",
-    "no attention": "no attention was found, and the model reports none",
+    "not compared": "the model reports no attention or a nearly uniform one, or it draws random numbers",
+    "no attention": "capture found no attention, and the model reports none",
     "cannot be built here": "no tiny model that runs: a library is missing, or sizes or inputs are unusual",
 }
 _APART = ("no attention", "cannot be built here")
@@ -57,6 +57,8 @@ the model reports, which never met headtree. That copy is loaded with `attn_impl
 |---|---|---|
 {counts}
 
+{shades}
+
 ## How to read the table
 
 - *parts*: the stacks of attention that `part=…` chooses between; "all" if there is one.
@@ -68,15 +70,18 @@ the model reports, which never met headtree. That copy is loaded with `attn_impl
   mean of a layer's heads for each of them.
 - *probs*, *softmax of scores*: the largest difference of an entry.
 - *unchanged*: outputs, weights, modules, hooks and settings of the model are bit for bit what they were before.
-- {uses}: whether `view.weights(…)`, … work; "decoder only": for this part.
+- *outcome*: "in double precision": single precision differs by more, as rounding errors grow from layer to layer.
+  "loaded with eager attention": as loaded by default, the model itself computes something else.
+- {uses}: whether `view.weights(…)` and its like work; "encoder only": for this part. "fails": an error
+  that is not one of headtree's own, a fault.
 
 | {titles} |
 |{rule}|
 {table}
 
-## Without attention
+## No attention found
 
-{without}
+Convolutions and state-space layers only, or attention in a form that capture does not recognize: {without}.
 
 ## Not built here
 
@@ -99,14 +104,30 @@ def page(rows: list[Row], seconds: float, n_workers: int, date: str) -> str:
         minutes=seconds / 60,
         n_workers=n_workers,
         counts="\n".join(_line([name, counts[name], meaning]) for name, meaning in _OUTCOMES.items()),
+        shades=_shades(rows),
         uses=", ".join(f"*{use}*" for use in USES),
         titles=" | ".join(_COLUMNS),
         rule="---|" * (len(_COLUMNS) - 1) + "---",
         table="\n".join(_line(_cell(row, key) for key in _COLUMNS.values()) for row in run),
-        without=", ".join(row["family"] for row in rows if row["outcome"] == "no attention") or "None.",
+        without=", ".join(row["family"] for row in rows if row["outcome"] == "no attention") or "none",
         unbuilt="\n".join(
             _line([row["family"], row["why"]]) for row in rows if row["outcome"] == "cannot be built here"
         ),
+    )
+
+
+def _shades(rows: list[Row]) -> str:
+    """How many families agree in one way or another."""
+    agree = [row for row in rows if row["outcome"] == "agrees"]
+
+    def count(key: str, word: str) -> int:
+        return sum(word in str(row.get(key, "")) for row in agree)
+
+    return (
+        f"Of those that agree, {count('why', 'double precision')} do so in double precision only and "
+        f"{count('why', 'eager')} only when loaded with eager\nattention; {count('own', ', ')} report attention in "
+        f"another form, {count('own', 'none returned')} do not report all of their parts, and\n"
+        f"{count('scores', 'refused')} have probabilities only, no scores."
     )
 
 
@@ -114,7 +135,7 @@ def _cell(row: Row, key: str) -> str:
     value = row.get(key, "")
     if key == "outcome" and row["why"]:
         return f"{value}: {row['why']}"
-    return f"{value:.0e}" if isinstance(value, float) else str(value)
+    return (f"{value:.0e}" if value else "0") if isinstance(value, float) else str(value)
 
 
 def _line(cells: Any) -> str:

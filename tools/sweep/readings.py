@@ -17,6 +17,8 @@ def readings(model: Any) -> Iterator[dict[str, Any]]:
     """Arguments that a model may be able to read, the richest first; whether it can shows when it runs."""
     accepted = inspect.signature(model.forward).parameters
     text = {"input_ids": _ids(_N_TOKENS, 0)} if "input_ids" in accepted else {}
+    if text and "bbox" in accepted:  # where the words stand on a page
+        text["bbox"] = torch.arange(4).expand(_N_BATCH, _N_TOKENS, 4)
     target = {}
     if "decoder_input_ids" in accepted and getattr(model.config, "is_encoder_decoder", False):
         target = {"decoder_input_ids": _ids(_N_TARGETS, 1)}

@@ -85,6 +85,7 @@ _LISTS = {
     "num_attention_heads": lambda n: [2**i for i in range(n)],
     "conv_dim": lambda n: [16] * n,
     "embed_dim": lambda n: [16 * 2**i for i in range(n)],
+    "image_size": lambda n: [16] * n,
 }
 
 #: Sizes that most configurations derive from others if they are left out; some do not.
