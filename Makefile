@@ -2,6 +2,7 @@
 # make demo      makes the environment, then organizes two trained networks: open runs/demo-vit/report.html
 # make lint      formatting, types and who may import whom
 # make bench     the benchmarks behind docs/performance.md
+# make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
 # make clean     removes the environment and all caches
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
-.PHONY: findings test lint demo bench clean
+.PHONY: findings sweep test lint demo bench clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -27,6 +28,10 @@ demo: $(STAMP)
 # The paper's claims on the bundled networks and a pretrained BERT; takes ten to fifteen minutes.
 findings: $(STAMP)
 	$(BIN)/headtree reproduce --networks bundled,minilm --sensitivity -o runs/findings --into docs/findings.md
+
+# Random weights, no downloads; takes five to ten minutes.
+sweep: $(STAMP)
+	$(BIN)/python -m tools.sweep
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
