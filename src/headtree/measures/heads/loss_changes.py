@@ -50,6 +50,7 @@ class LossChanges:
         self.prefix = SharedPrefix(prepared.model, block_paths(names))
         self.site_of_layer = {layer: site for site, layer in selection.layers.items()}
         self.device = next((p.device for p in prepared.model.parameters()), torch.device("cpu"))
+        self._arguments: tuple[tuple[int, ...], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
         generator = np.random.default_rng(self.rng)
         self._reference = [] if self.reference is None else reference_outputs(self.reference)
         self._means = mean_outputs(self._reference) if self.how == "mean" else {}
@@ -129,7 +130,13 @@ class LossChanges:
 
     def _run(self, batch: Sequence[int], gradients: bool = False) -> Any:
         model = self.prepared.model
-        args, kwargs = arguments(model, [self.objective.items[i] for i in batch])
+        items = [self.objective.items[i] for i in batch]
+        if any(item.has_state() for item in items):
+            args, kwargs = arguments(model, items)
+        else:  # joined and moved to the device once for all passes on the batch
+            if self._arguments is None or self._arguments[0] != tuple(batch):
+                self._arguments = tuple(batch), arguments(model, items)
+            args, kwargs = self._arguments[1]
         with torch.set_grad_enabled(gradients):
             return model(*args, **kwargs)
 
@@ -191,7 +198,7 @@ def measuring(
 
 
 def check_resuming(changes: LossChanges) -> None:
-    """Share nothing between passes if resuming a pass does not give the same losses bit for bit."""
+    """Share nothing between passes if resuming a pass does not give the same losses."""
     batch = changes.batches([0])[0]
     base = changes.base(batch)
     if not changes.prefix.blocks:
@@ -199,5 +206,5 @@ def check_resuming(changes: LossChanges) -> None:
     with changes.prefix.from_block(len(changes.prefix.blocks) - 1):
         output = changes._run(batch)
     again = _on_cpu(changes.objective.losses(output, batch, base.output))
-    if not all(np.array_equal(a, b) for a, b in zip(again, base.losses, strict=True)):
+    if not all(np.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(again, base.losses, strict=True)):
         changes.prefix = SharedPrefix(changes.prepared.model, None)
