@@ -30,6 +30,7 @@ from .measures.sparsity import (
     sparsity,
 )
 from .measures.stability import Stability, stability
+from .models.activation_cache import ActivationCache
 from .models.bundled.bundle import BundledNetwork, load_bundled
 from .models.capture import attention_relevance, capture, head_weights
 from .models.graph.head_weights import HeadWeights
@@ -49,6 +50,7 @@ from .trees.compare import tree_distance
 from .trees.tree import PartitionTree
 
 __all__ = [
+    "ActivationCache",
     "AttentionTensor",
     "BundledNetwork",
     "CompressionCurve",

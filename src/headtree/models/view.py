@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
+from headtree.models.activation_cache import ActivationCache, caches_of
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.output_sites import OutputSite, find_output_sites
@@ -143,6 +144,37 @@ class ModelView:
         )
         check_memory(prepared.estimate(), memory_limit, prepared.batch_size or 2, prepared.advice())
         return prepared.run()
+
+    def cache(
+        self,
+        *,
+        texts: Sequence[str] | None = None,
+        images: Sequence[Any] | None = None,
+        inputs: Any = None,
+        part: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
+        tokens: int | None = None,
+        targets: Sequence[str] | None = None,
+        dtype: str | None = None,
+    ) -> list[ActivationCache]:
+        """What heads read and write and the residual stream around them, one `ActivationCache` per input.
+
+        The arguments are those of `headtree.capture`.
+        """
+        prepared = self.prepare(
+            texts=texts,
+            images=images,
+            inputs=inputs,
+            kind="probs",
+            part=part,
+            layers=layers,
+            heads=heads,
+            tokens=tokens,
+            targets=targets,
+            dtype=dtype,
+        )
+        return caches_of(prepared)
 
     def weights(
         self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite, matched_sites
-from headtree.models.graph.forward_graph import Position, Positions, Trace, unfused
+from headtree.models.graph.forward_graph import Position, Positions, Ref, Trace, unfused
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
 from headtree.models.module_stack import ModuleStack
@@ -38,6 +38,7 @@ class OutputSite:
     name: str  #: path of the attention module
     mix: Position  #: the product probs @ values
     n_heads: int
+    n_features: int  #: of a head's output
     n_queries: int  #: in the trace
     hook: HookPoint | None  #: None: only the product itself can be intercepted
     projection: OutputProjection | None  #: None: heads write side by side, without a projection
@@ -123,7 +124,8 @@ def _output_site(
         raise RuntimeError("a product inside a forward pass has a position")
     projection = finder.output_projection(site)
     hook = None if projection is None else _hook_point(traced, projection, shape[2])
-    return OutputSite(name, position, shape[1], shape[2], hook, projection)
+    n_features = graph.value(Ref(site.mix)).shape[-1]
+    return OutputSite(name, position, shape[1], n_features, shape[2], hook, projection)
 
 
 def _hook_point(traced: Trace, projection: OutputProjection, n_queries: int) -> HookPoint | None:

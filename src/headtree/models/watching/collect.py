@@ -239,7 +239,7 @@ class _Collector:
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
-        queries, keys = _labels(prepared, item, self.sizes)
+        queries, keys = token_labels(prepared, item, self.sizes)
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
@@ -274,7 +274,7 @@ class _Collector:
         return torch.cat(list({**no_sinks, **self.sinks}.values()))
 
 
-def _labels(
+def token_labels(
     prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Labels of the queries and keys: tokens, patches, or plain positions if neither has the right number."""
