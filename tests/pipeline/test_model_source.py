@@ -78,7 +78,7 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
         ({"images": "nowhere"}, "is not a folder; check the path"),
         ({"images": "."}, "holds no images"),
         ({"text": "words", "batches": 0}, "batches must be at least 1"),
-        ({"text": "words", "kind": "logits"}, "kind must be scores or probs"),
+        ({"text": "words", "kind": "logits"}, "kind must be one of scores, probs, weighted"),
         ({"text": "latin.txt"}, "UTF-8"),
         ({"text": "empty.txt"}, "is empty"),
         ({"text": "words", "model": "no-such/model-here"}, "is not a local folder"),

@@ -25,6 +25,7 @@ from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
 from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.relevance import Relevance, Target, relevance_of
+from headtree.models.value_norms import value_norms
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
@@ -289,6 +290,8 @@ class ModelView:
             else:
                 items = ready_inputs(view.model, inputs, self._tokenizer)
             plan = view.plan(items[0])
+            if kind == "weighted":
+                view.output_sites(plan)  # refuse before any work what cannot be weighted
         _check_scores(view.model, plan, kind)
         prepared = PreparedInputs(
             view=view,
@@ -326,6 +329,10 @@ class ModelView:
         if plan not in self._output_sites:
             self._output_sites[plan] = find_output_sites(self.traced(plan), plan, self.model)
         return self._output_sites[plan]
+
+    def value_norms(self, prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "head key"]:
+        """‖v·W_O‖ of every selected head and every key on one prepared input; the view must be ready."""
+        return value_norms(prepared, item)
 
     @contextmanager
     def ready(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -95,8 +95,8 @@ class ModelSource:
         for name, value in (("batches", self.batches), ("tokens", self.tokens)):
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
-        if self.kind not in ("scores", "probs"):
-            raise InvalidValueError(f"kind must be scores or probs, got {self.kind!r}")
+        if self.kind not in get_args(Kind):
+            raise InvalidValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
 
     @property
     def is_bundled(self) -> bool:

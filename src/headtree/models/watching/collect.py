@@ -187,7 +187,7 @@ class _Collector:
         # softmax needs every key, scores only those of the window
         block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
-        if prepared.kind == "probs":
+        if prepared.kind != "scores":
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
@@ -239,6 +239,9 @@ class _Collector:
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
+        if prepared.kind == "weighted":
+            norms = prepared.view.value_norms(prepared, item)[:, None, prepared.window[1]]
+            self.values *= norms.to(self.values)
         queries, keys = token_labels(prepared, item, self.sizes)
         return AttentionTensor(
             values=self.values,
