@@ -34,6 +34,7 @@ from .models.activation_cache import ActivationCache
 from .models.bundled.bundle import BundledNetwork, load_bundled
 from .models.capture import attention_relevance, capture, head_weights
 from .models.graph.head_weights import HeadWeights
+from .models.logit_attribution import LogitAttribution
 from .models.register import register_attention, unregister_attention
 from .models.relevance import Relevance
 from .models.view import ModelView
@@ -65,6 +66,7 @@ __all__ = [
     "HeadtreeWarning",
     "HolderExponent",
     "Induction",
+    "LogitAttribution",
     "ModelView",
     "Organization",
     "Paraproduct",

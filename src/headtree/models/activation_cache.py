@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,12 +133,8 @@ class ActivationCache:
 
     def _of_heads(self, name: str) -> xr.DataArray:
         axis, what = _OF_HEADS[name]
-        coords = {
-            "head": [str(head) for head in self.heads],
-            "layer": ("head", [head.layer for head in self.heads]),
-            "index": ("head", [head.head for head in self.heads]),
-            axis: list(self.queries if axis == "query" else self.keys),
-        }
+        labels = list(self.queries if axis == "query" else self.keys)
+        coords = {**head_coordinates(self.heads), axis: labels}
         dims, attrs = ("head", axis, "feature"), {"description": what}
         if name not in ("ov", "writes"):
             parts = [getattr(call, name) for call in self.calls]
@@ -152,7 +148,7 @@ class ActivationCache:
             call, i = places[head]
             return np.asarray((call.ov(i) if name == "ov" else call.writes(i)).numpy())
 
-        shape = (len(self.heads), len(coords[axis]), widths.pop())
+        shape = (len(self.heads), len(labels), widths.pop())
         return lazy(BlockArray(shape, self.calls[0].z.numpy().dtype, compute), dims, coords, attrs)
 
     def _of_stream(self, name: str) -> xr.DataArray:
@@ -162,6 +158,15 @@ class ActivationCache:
         return xr.DataArray(
             values.numpy(), dims=(axis, "token", "feature"), coords=coords, attrs={"description": what}
         )
+
+
+def head_coordinates(heads: Sequence[HeadId]) -> dict[str, Any]:
+    """Coordinates of an axis of heads: names, layers and indices."""
+    return {
+        "head": [str(head) for head in heads],
+        "layer": ("head", [head.layer for head in heads]),
+        "index": ("head", [head.head for head in heads]),
+    }
 
 
 def _check_equal_sizes(name: str, sizes: set[int]) -> None:

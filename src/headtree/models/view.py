@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from xarray import DataArray
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models import facts, register
@@ -20,9 +21,11 @@ from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
-from headtree.models.graph.output_sites import OutputSite, find_output_sites
+from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
+from headtree.models.logit_attribution import LogitAttribution, attributions_of
+from headtree.models.logit_lens import lenses_of
 from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.relevance import Relevance, Target, relevance_of
 from headtree.models.value_norms import value_norms
@@ -212,6 +215,53 @@ class ModelView:
         prepared = self.prepare(kind="probs", **given, **options)
         return [relevance_of(prepared, item, target) for item in prepared.items]
 
+    def logit_attribution(
+        self,
+        *,
+        texts: Any = None,
+        images: Any = None,
+        inputs: Any = None,
+        target: int | None = None,
+        position: int | None = None,
+        part: str | None = None,
+        **options: Any,
+    ) -> list[LogitAttribution]:
+        """One logit as the sum of what heads, MLPs and the embedding contribute, one `LogitAttribution` per input.
+
+        Contributions are direct: through the residual stream alone, in which norms keep their scale. They are
+        checked to add up to the logit.
+
+        Parameters
+        ----------
+        texts, images, inputs, part, **options
+            As in `headtree.capture`.
+        target : int, optional
+            Index of the logit: a class or a word; by default the largest.
+        position : int, optional
+            The token whose logits these are; by default the last.
+        """
+        given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
+        return attributions_of(self.prepare(kind="probs", **given, **options), target, position)
+
+    def logit_lens(
+        self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
+    ) -> list[DataArray]:
+        """The logit lens: logits that follow from the residual stream at every depth, one array per input.
+
+        The axes are (depth, token, logit), or (depth, logit) for a model with one row of logits. The last depth has
+        the model's own logits. A depth is computed when it is read. The arguments are those of `headtree.capture`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> network = ht.load_bundled("vit")
+        >>> (lens,) = ht.ModelView(network.model).logit_lens(inputs=network.inputs[0])
+        >>> lens.dims, lens.shape
+        (('depth', 'logit'), (13, 10))
+        """
+        given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
+        return lenses_of(self.prepare(kind="probs", **given, **options))
+
     def ablated(
         self,
         heads: Sequence[tuple[int, int]],
@@ -321,7 +371,8 @@ class ModelView:
     def traced(self, plan: AttentionPlan) -> Trace:
         """The graph of a forward pass on the plan's probe; the most recent one is cached."""
         if self._traced is None or self._traced[0] is not plan:
-            self._traced = plan, trace(self.model, plan.probe)
+            with unedited():
+                self._traced = plan, trace(self.model, plan.probe)
         return self._traced[1]
 
     def output_sites(self, plan: AttentionPlan) -> list[OutputSite]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -189,6 +190,20 @@ def intercepting(model: nn.Module, sites: Mapping[int, OutputSite], edits: Mappi
         yield
 
 
+#: Whether edits are passed over: the structure of a model is found as if nothing were replaced.
+_unedited: ContextVar[bool] = ContextVar("_unedited", default=False)
+
+
+@contextmanager
+def unedited() -> Iterator[None]:
+    """Let the model run without the edits of surrounding `intercepting` blocks."""
+    token = _unedited.set(True)
+    try:
+        yield
+    finally:
+        _unedited.reset(token)
+
+
 @contextmanager
 def unfused_with_grad() -> Iterator[None]:
     """Run attention as products and a softmax, with gradients on or off as they were."""
@@ -212,7 +227,7 @@ def _hooks(model: nn.Module, hooked: Sequence[tuple[OutputSite, Edit]]) -> Itera
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = n_calls[path] = n_calls.get(path, -1) + 1
             found = by_module[path].get(None) or by_module[path].get(call)
-            if found is None:
+            if found is None or _unedited.get():
                 return None
             point, edit = found
             x = args[point.argument] if isinstance(point.argument, int) else kwargs[point.argument]
@@ -249,7 +264,7 @@ class _MixEditor(TorchDispatchMode):
     ) -> Any:
         found = self.edits.get(self.positions.next(func))
         result = func(*args, **(kwargs or {}))
-        if found is None:
+        if found is None or _unedited.get():
             return result
         site, edit = found
         if len(result) != site.n_heads:

@@ -30,7 +30,7 @@ class StreamPlaces:
     @cached_property
     def depths(self) -> tuple[Operand, ...]:
         """The stream before each layer."""
-        return tuple(_operand(sums[0].skip) for sums in self.stream.layers)
+        return tuple(operand(sums[0].skip) for sums in self.stream.layers)
 
     @cached_property
     def end(self) -> tuple[Position, int]:
@@ -72,7 +72,7 @@ class StreamPlaces:
         like = self.tokens_first(self.depths[0].value(graph))
         found = []
         for terms in self.terms(role):
-            values = [self.tokens_first(_operand(term).value(graph)) for term in terms]
+            values = [self.tokens_first(operand(term).value(graph)) for term in terms]
             found.append(sum(values, torch.zeros_like(like)))
         return found
 
@@ -109,9 +109,10 @@ class StreamPlaces:
             return None
         graph = self.located.graph if graph is None else graph
         start = Ref(node_at(graph, call.site.projection.node.position).index)
-        found = LinearMap(graph, start, [_operand(term).ref(graph)])
+        found = LinearMap(graph, start, [operand(term).ref(graph)])
         return None if found.only_adds or not found.reaches[0] else found
 
 
-def _operand(term: Term) -> Operand:
+def operand(term: Term) -> Operand:
+    """Where the value of a term is."""
     return Operand(term.position, term.operand)
