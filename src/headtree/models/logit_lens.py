@@ -38,7 +38,7 @@ def logits_ref(prepared: PreparedInputs, traced: Trace) -> Ref:
     if traced.logits is None:
         raise InvalidValueError(
             f"{type(prepared.model).__name__} returns no logits; load it with its language-model or classification "
-            "head"
+            "head, as transformers' AutoModelForCausalLM does, and pass the loaded model"
         )
     return traced.logits
 
