@@ -13,7 +13,7 @@ from tests.models.test_capture_modules import X, stack
 
 
 def by_definition(view, read, part=None, item=-1):
-    """Σ over nothing: the norm of attention times value times W_O, for every head, query and key."""
+    """The norm of attention times value times W_O, for every head, query and key."""
     probs = view.capture(inputs=read, part=part, kind="probs")[item].values.numpy()
     written = view.cache(inputs=read, part=part)[item]["ov"].values
     norms = np.array([[np.sqrt(sum(x * x for x in row)) for row in head] for head in written.astype(np.float64)])
