@@ -32,9 +32,11 @@ from .measures.sparsity import (
     sparsity,
 )
 from .measures.stability import Stability, stability
+from .models.activation_cache import ActivationCache
 from .models.bundled.bundle import BundledNetwork, load_bundled
 from .models.capture import attention_relevance, capture, head_weights
 from .models.graph.head_weights import HeadWeights
+from .models.logit_attribution import LogitAttribution
 from .models.register import register_attention, unregister_attention
 from .models.relevance import Relevance
 from .models.view import ModelView
@@ -51,6 +53,7 @@ from .trees.compare import tree_distance
 from .trees.tree import PartitionTree
 
 __all__ = [
+    "ActivationCache",
     "AttentionTensor",
     "BundledNetwork",
     "CompressionCurve",
@@ -67,6 +70,7 @@ __all__ = [
     "HolderExponent",
     "Induction",
     "Interactions",
+    "LogitAttribution",
     "ModelView",
     "Organization",
     "Paraproduct",

@@ -200,6 +200,11 @@ def test_a_capture_inside_the_context_shows_what_later_layers_do_without_the_hea
     before = view.capture(inputs=read)[0].values
     with view.ablated([(0, 1)]):
         without = view.capture(inputs=read)[0].values
+    with ht.ModelView(model).ablated([(0, 1)]):  # found at the first pass
+        assert torch.equal(ht.ModelView(model).capture(inputs=read)[0].values, without)
+    fresh = ht.ModelView(model)
+    with fresh.ablated([(0, 1)]):
+        assert torch.equal(fresh.capture(inputs=read)[0].values, without)
     assert torch.equal(before[:4], without[:4])
     assert not torch.allclose(before[4:], without[4:], atol=1e-3)
 

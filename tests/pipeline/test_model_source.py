@@ -111,6 +111,17 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
         assert image.size == (96, 48)
 
 
+def test_a_run_of_value_weighted_attention_has_everything(vit_folder, pictures, tmp_path):
+    source = ModelSource(model=str(vit_folder), images=pictures, kind="weighted", batches=2)
+    run = make_run(source, tmp_path / "r", measures=QUICK)
+    assert run.kind == run.attention[0].kind == "weighted"
+    expected = ht.capture(vit_folder, images=[str(pictures / "a.jpg")], kind="weighted")[0]
+    torch.testing.assert_close(run.attention[0].load().values, expected.values)
+    page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert "value-weighted attention" in page
+    assert run.heads["shannon_entropy"].notna().all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -121,7 +132,7 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
         ({"images": "nowhere"}, "is not a folder; check the path"),
         ({"images": "."}, "holds no images"),
         ({"text": "words", "inputs": 0}, "inputs must be at least 1"),
-        ({"text": "words", "kind": "logits"}, "kind must be scores or probs"),
+        ({"text": "words", "kind": "logits"}, "kind must be one of scores, probs, weighted"),
         ({"text": "latin.txt"}, "UTF-8"),
         ({"text": "empty.txt"}, "is empty"),
         ({"text": "words", "model": "no-such/model-here"}, "is not a local folder"),

@@ -24,7 +24,13 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing run th
 Draw = Annotated[
     bool, typer.Option(help="Whether to draw the figures and the page; `headtree report` can do it later.")
 ]
-Kind = Annotated[str, typer.Option(help="scores: what goes into the softmax; probs: what comes out of it.")]
+Kind = Annotated[
+    str,
+    typer.Option(
+        help="scores: what goes into the softmax; probs: what comes out of it; weighted: probs times the norm of "
+        "what each key contributes, ‖v·W_O‖."
+    ),
+]
 MODEL_HELP = "A Hugging Face model id, a local model folder, a GGUF file, or the bundled txl or vit."
 Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
 Text = Annotated[Path | None, typer.Option(help="A text file; it is cut into inputs of --tokens tokens.")]

@@ -17,13 +17,13 @@ from headtree.trees.tree import PartitionTree
 
 
 def softmax_input(att: AttentionTensor, full: Filled | None = None) -> Float[Tensor, "head query key"]:
-    """What enters softmax, without gaps, in float64: scores, or the logarithms of probabilities.
+    """What enters softmax, without gaps, in float64: scores, or the logarithms of probabilities or weights.
 
     `full` is ``att.filled()``, for callers that have it already.
     """
-    if att.kind == "probs":
-        return att.log_probs()
-    return (full or att.filled()).values.double()
+    if att.kind == "scores":
+        return (full or att.filled()).values.double()
+    return att.log_probs()
 
 
 def check_pair(att: Any, org: Any) -> None:

@@ -36,7 +36,7 @@ class MeasuredInput:
     """
 
     heads: tuple[HeadId, ...]
-    kind: str  #: "scores" or "probs"
+    kind: str  #: "scores", "probs" or "weighted"
     entropy: Float[np.ndarray, " head"]
     entropy_relative: Float[np.ndarray, " head"]  #: over the norm
     norm: Float[np.ndarray, " head"]
@@ -75,7 +75,7 @@ def measure_input(
     Parameters
     ----------
     att : AttentionTensor
-        Scores or probabilities; of a tensor on disk, all of it is read.
+        Of any kind; of a tensor on disk, all of it is read.
     org : Organization
         Of `att`.
     head_functions, network_functions : int

@@ -55,8 +55,10 @@ def capture(
     inputs : list, mapping or tensor, optional
         Arguments of the model's forward, with a batch axis: mappings by name, or tensors for the first argument.
         A batch of n gives n inputs.
-    kind : {"scores", "probs"}
-        The input of softmax without the mask, or its output.
+    kind : {"scores", "probs", "weighted"}
+        The input of softmax without the mask, or its output; or value-weighted attention, the norm ‖a·v·W_O‖ of
+        what each key contributes to each query: its probability times the norm of its value after the head's
+        output projection (Kobayashi et al. 2020).
     part : str, optional
         Which attention to capture if the model has several kinds: "encoder", "decoder", "cross", or the name of a
         tower.

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.models.graph.forward_graph import logits_of
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import tensors_of
 from headtree.models.watching.probe import run
@@ -78,12 +79,6 @@ def choose_objective(
     if _is_causal(prepared, logits):
         return Objective("cross entropy of the next token", items, _next_token(items))
     return _masked_token(prepared, np.random.default_rng(rng))
-
-
-def logits_of(output: Any) -> Tensor | None:
-    """The logits among a model's outputs; None if it has none."""
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    return found if isinstance(found, Tensor) else None
 
 
 def _ids(item: ModelInput) -> Tensor:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.models.graph.forward_graph import logits_of
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import arguments
@@ -104,7 +105,7 @@ def _explained_scalar(output: Any, target: Target, model: str) -> Tensor:
                 f"target must return a tensor with one element that depends on the model's weights, got {number!r}"
             )
         return number.reshape(())
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    logits = logits_of(output)
     if logits is None:
         raise InvalidValueError(
             f"{model} has no logits; load it with its language-model or classification head, or pass a function of "

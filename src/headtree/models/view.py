@@ -13,18 +13,23 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from xarray import DataArray
 
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
+from headtree.models.activation_cache import ActivationCache, caches_of
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
-from headtree.models.graph.output_sites import OutputSite, find_output_sites
+from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
+from headtree.models.logit_attribution import LogitAttribution, attributions_of
+from headtree.models.logit_lens import lenses_of
 from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.placement import checked_device, checked_model_dtype
 from headtree.models.relevance import Relevance, Target, relevance_of
+from headtree.models.value_norms import value_norms
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
@@ -162,6 +167,37 @@ class ModelView:
         check_memory(prepared.estimate(), memory_limit, prepared.batch_size or 2, prepared.advice())
         return prepared.run()
 
+    def cache(
+        self,
+        *,
+        texts: Sequence[str] | None = None,
+        images: Sequence[Any] | None = None,
+        inputs: Any = None,
+        part: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
+        tokens: int | None = None,
+        targets: Sequence[str] | None = None,
+        dtype: str | None = None,
+    ) -> list[ActivationCache]:
+        """What heads read and write and the residual stream around them, one `ActivationCache` per input.
+
+        The arguments are those of `headtree.capture`.
+        """
+        prepared = self.prepare(
+            texts=texts,
+            images=images,
+            inputs=inputs,
+            kind="probs",
+            part=part,
+            layers=layers,
+            heads=heads,
+            tokens=tokens,
+            targets=targets,
+            dtype=dtype,
+        )
+        return caches_of(prepared)
+
     def weights(
         self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
     ) -> list[HeadWeights]:
@@ -196,6 +232,53 @@ class ModelView:
         given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
         prepared = self.prepare(kind="probs", **given, **options)
         return [relevance_of(prepared, item, target) for item in prepared.items]
+
+    def logit_attribution(
+        self,
+        *,
+        texts: Any = None,
+        images: Any = None,
+        inputs: Any = None,
+        target: int | None = None,
+        position: int | None = None,
+        part: str | None = None,
+        **options: Any,
+    ) -> list[LogitAttribution]:
+        """One logit as the sum of what heads, MLPs and the embedding contribute, one `LogitAttribution` per input.
+
+        Contributions are direct: through the residual stream alone, in which norms keep their scale. They are
+        checked to add up to the logit.
+
+        Parameters
+        ----------
+        texts, images, inputs, part, **options
+            As in `headtree.capture`.
+        target : int, optional
+            Index of the logit: a class or a word; by default the largest.
+        position : int, optional
+            The token whose logits these are; by default the last.
+        """
+        given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
+        return attributions_of(self.prepare(kind="probs", **given, **options), target, position)
+
+    def logit_lens(
+        self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
+    ) -> list[DataArray]:
+        """The logit lens: logits that follow from the residual stream at every depth, one array per input.
+
+        The axes are (depth, token, logit), or (depth, logit) for a model with one row of logits. The last depth has
+        the model's own logits. A depth is computed when it is read. The arguments are those of `headtree.capture`.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> network = ht.load_bundled("vit")
+        >>> (lens,) = ht.ModelView(network.model).logit_lens(inputs=network.inputs[0])
+        >>> lens.dims, lens.shape
+        (('depth', 'logit'), (13, 10))
+        """
+        given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
+        return lenses_of(self.prepare(kind="probs", **given, **options))
 
     def ablated(
         self,
@@ -275,6 +358,8 @@ class ModelView:
             else:
                 items = ready_inputs(view.model, inputs, self._tokenizer)
             plan = view.plan(items[0])
+            if kind == "weighted":
+                view.output_sites(plan)  # refuse before any work what cannot be weighted
         _check_scores(view.model, plan, kind)
         prepared = PreparedInputs(
             view=view,
@@ -308,7 +393,8 @@ class ModelView:
     def traced(self, plan: AttentionPlan) -> Trace:
         """The graph of a forward pass on the plan's probe; the most recent one is cached."""
         if self._traced is None or self._traced[0] is not plan:
-            self._traced = plan, trace(self.model, plan.probe)
+            with unedited():
+                self._traced = plan, trace(self.model, plan.probe)
         return self._traced[1]
 
     def output_sites(self, plan: AttentionPlan) -> list[OutputSite]:
@@ -316,6 +402,10 @@ class ModelView:
         if plan not in self._output_sites:
             self._output_sites[plan] = find_output_sites(self.traced(plan), plan, self.model)
         return self._output_sites[plan]
+
+    def value_norms(self, prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "head key"]:
+        """‖v·W_O‖ of every selected head and every key on one prepared input; the view must be ready."""
+        return value_norms(prepared, item)
 
     @contextmanager
     def ready(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -139,8 +139,8 @@ class ModelSource:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
-        if self.kind not in ("scores", "probs"):
-            raise InvalidValueError(f"kind must be scores or probs, got {self.kind!r}")
+        if self.kind not in get_args(Kind):
+            raise InvalidValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         checked_device(self.device)
         checked_model_dtype(self.dtype, "dtype")
 

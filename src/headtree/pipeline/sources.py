@@ -46,7 +46,7 @@ class Source(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of attention: scores or probs."""
+        """The kind of attention: scores, probs or weighted."""
 
     @property
     def settings(self) -> dict[str, Any]:

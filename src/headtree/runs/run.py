@@ -65,7 +65,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """The kind of the values: "scores", "probs", or "array"."""
+        """The kind of the values: "scores", "probs", "weighted", or "array"."""
         return self.record.kind
 
     @cached_property

@@ -20,7 +20,7 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.filling import Filled, fill, finite_logarithms
 from headtree.tensor.stored_array import StoredArray
 
-Kind = Literal["scores", "probs"]
+Kind = Literal["scores", "probs", "weighted"]
 
 #: Rows and columns of a head that a notebook shows.
 _SHOWN_AT_MOST = 96
@@ -55,8 +55,9 @@ class AttentionTensor:
         Layer and head of each slice.
     queries, keys : sequence of str
         Token strings or patch positions.
-    kind : {"scores", "probs"}
-        Everything finite that enters softmax, or what leaves it.
+    kind : {"scores", "probs", "weighted"}
+        Everything finite that enters softmax, what leaves it, or what leaves it times the norm of what each key
+        contributes; see `headtree.capture`.
     mask : array of bool, optional
         True where an entry is missing because the model forbids it; broadcast to the shape of `values`.
     provenance : mapping
@@ -202,8 +203,9 @@ class AttentionTensor:
     def filled(self) -> Filled:
         """The values without gaps, as measures need them, and how many entries were filled.
 
-        Missing probabilities become 0. Missing scores take the mean of their row's present entries; a row without
-        any takes the mean of its head, and a head without any is 0. A tensor without a mask returns its own values.
+        Missing scores take the mean of their row's present entries; a row without any takes the mean of its head,
+        and a head without any is 0. In other kinds missing entries become 0. A tensor without a mask returns its
+        own values.
 
         Examples
         --------
@@ -225,7 +227,8 @@ class AttentionTensor:
         They equal the scores that entered softmax up to a constant per row, which softmax ignores. A probability of
         exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one, so a matrix
         whose smallest probabilities are tiny hardly changes. Missing entries take the mean of their row, as missing
-        scores do.
+        scores do. Of value-weighted attention these are the logarithms too; their softmax is the weights with rows
+        that sum to one.
 
         Examples
         --------
@@ -234,10 +237,10 @@ class AttentionTensor:
         tensor([[[0.2500, 1.0000],
                  [0.2500, 0.7500]]], dtype=torch.float64)
         """
-        if self.kind != "probs":
+        if self.kind == "scores":
             raise InvalidValueError(
-                f"log_probs needs probabilities (kind='probs'), got kind={self.kind!r}; scores already are what "
-                "enters softmax: use filled()"
+                "log_probs needs probabilities (kind='probs' or 'weighted'), got kind='scores'; scores already are "
+                "what enters softmax: use filled()"
             )
         att = self.load()
         return finite_logarithms(_checks.real_tensor(att.values, "att.values").double(), att.mask)

@@ -46,7 +46,7 @@ def load_tensor(
         together give the heads). Axes of length one are called 1: ``"qkh"``, ``"lhqk"``, ``"1hqk"``.
     name : str, optional
         Which array, if the file holds several.
-    kind : {"scores", "probs"}
+    kind : {"scores", "probs", "weighted"}
         Whether the numbers are scores or probabilities.
     heads_per_layer : int, optional
         Number of heads in a layer, if the file has no axis of layers.

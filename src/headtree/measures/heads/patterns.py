@@ -19,6 +19,7 @@ _ONE_KEY = "no query may choose between two keys"
 _EXACT_UP_TO = 512
 _N_VECTORS, _MOST_ITERATIONS = 8, 100
 
+_SCALED = "rows of value-weighted attention are scaled to sum to one"
 _NO_ROWS = "some heads have no query that may choose between two keys"
 
 
@@ -32,10 +33,12 @@ def pattern_columns(att: AttentionTensor) -> dict[str, Column]:
     columns["distance_to_layer"] = distance_to_layer(att)
     if att.shape[2] < 2:
         return {name: Column.missing(len(att.heads), _ONE_KEY) for name in columns}
-    if att.kind == "probs":
+    if att.kind != "scores":
         reason = "some attention is exactly 0 where it is allowed, and 0 has no logarithm"
         columns |= {name: Column(columns[name].values, reason) for name in columns if name.startswith("poly")}
-    if att.sinks is None:
+    if att.kind == "weighted":
+        columns["sink_logit_mass"] = Column.missing(len(att.heads), _SCALED)
+    elif att.sinks is None:
         columns["sink_logit_mass"] = Column.missing(len(att.heads), "the model has no sink logits")
     return columns
 

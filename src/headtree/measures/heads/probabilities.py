@@ -72,12 +72,17 @@ def head_blocks(att: AttentionTensor) -> Iterator[HeadBlock]:
 
 
 def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None)) -> HeadBlock:
-    """Read some heads of a tensor: scores go through softmax, probabilities are used as they are."""
+    """Read some heads of a tensor: scores go through softmax, probabilities are used as they are.
+
+    Rows of value-weighted attention are scaled to sum to one: the share of each key in what its query receives.
+    """
     values = att.block(heads=heads, queries=queries)
     allowed = _allowed(att, heads, queries)
     values = values.masked_fill(~allowed, 0)
     if not torch.isfinite(values).all():
         raise InvalidValueError("att.values must be finite unless masked, got NaN or infinite entries; mask them")
+    if att.kind == "weighted":
+        return HeadBlock(_scaled_rows(values), allowed, None)
     if att.kind == "probs":
         _check_probs(values)
         return HeadBlock(values, allowed, None)
@@ -88,6 +93,15 @@ def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None))
     else:
         probs = torch.softmax(scores, dim=2)
     return HeadBlock(probs.masked_fill(~allowed, 0), allowed, values)
+
+
+def _scaled_rows(values: Float[Tensor, "head query key"]) -> Float[Tensor, "head query key"]:
+    low = float(values.min())
+    if low < 0:
+        raise InvalidValueError(
+            f"att.values must not be negative, since kind='weighted', got {low:.3g}; for scores, pass kind='scores'"
+        )
+    return values / values.sum(dim=2, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
 
 
 def checked_tensors(atts: Any) -> list[AttentionTensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,23 @@ PRODUCTS = {
     aten.baddbmm.default: (1, 2),
 }
 SOFTMAX = (aten._softmax.default, aten._safe_softmax.default)
+
+#: Operations that do not change any number.
+SAME_NUMBERS = frozenset(
+    getattr(aten, name).default
+    for name in (
+        "view",
+        "_unsafe_view",
+        "alias",
+        "detach",
+        "clone",
+        "_to_copy",
+        "permute",
+        "t",
+        "expand",
+        "unsqueeze",
+    )
+) | {aten.transpose.int, aten.squeeze.dim}
 
 
 class Position(NamedTuple):
@@ -65,7 +83,7 @@ class Node:
     ancestors: int  #: bit set of the nodes it depends on, including itself
     is_activation: bool  #: computed from the model's input, not only from weights and positions
     position: Position | None
-    values: tuple[Tensor, ...] = ()
+    values: tuple[Any, ...] = ()  #: its tensors; None for those that were not kept
 
 
 @dataclass(eq=False)
@@ -76,7 +94,13 @@ class Graph:
 
     def value(self, ref: Ref) -> Tensor:
         """The tensor as it was when it was computed."""
-        return self.nodes[ref.node].values[ref.output]
+        found: Tensor = self.nodes[ref.node].values[ref.output]
+        return found
+
+    @cached_property
+    def by_position(self) -> Mapping[Position, Node]:
+        """Every operation by its position; use it once the graph is complete."""
+        return {node.position: node for node in self.nodes if node.position is not None}
 
     def node(self, ref: Ref) -> Node:
         """The operation that computed the value."""
@@ -136,8 +160,19 @@ class Positions:
         return Position("", -1, str(op), nth) if call is None else Position(call.name, call.index, str(op), nth)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Which values of a forward pass a trace keeps; those from outside, such as weights, it always keeps."""
+
+    operands: Collection[Position] = frozenset()  #: operations of which all tensors that they read are kept
+    results: Collection[Position] = frozenset()  #: operations of which the results are kept
+
+    def __or__(self, other: Kept) -> Kept:
+        return Kept({*self.operands, *other.operands}, {*self.results, *other.results})
+
+
 class Recorder(TorchDispatchMode):
-    """Records every operation into a graph while active; see `trace` for `surviving` and `unneeded`."""
+    """Records every operation into a graph while active; see `trace` for `surviving`, `unneeded` and `kept`."""
 
     def __init__(
         self,
@@ -145,10 +180,11 @@ class Recorder(TorchDispatchMode):
         read: Sequence[tuple[str, Tensor]],
         surviving: Mapping[Position, int],
         unneeded: Collection[Position],
+        kept: Kept | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.positions, self.graph = positions, Graph()
-        self.surviving, self.unneeded = surviving, unneeded
+        self.surviving, self.unneeded, self.kept = surviving, unneeded, kept
         self.refs: Any = WeakIdKeyDictionary()
         self.read: Any = WeakIdKeyDictionary()
         for name, tensor in read:
@@ -160,9 +196,12 @@ class Recorder(TorchDispatchMode):
         position = self.positions.next(func)
         kwargs = kwargs or {}
         inputs: list[Ref] = []
+        keeps_operands = self.kept is not None and position in self.kept.operands
 
         def ref_of(tensor: Tensor) -> Ref:
             inputs.append(self._ref(tensor))
+            if keeps_operands:
+                self._keep(inputs[-1], tensor)
             return inputs[-1]
 
         ref_args, ref_kwargs = tree_map_only(Tensor, ref_of, (args, kwargs))
@@ -178,17 +217,23 @@ class Recorder(TorchDispatchMode):
             result = func(*args, **kwargs)
         outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
         if any(isinstance(value, Tensor) for value in outputs):
-            node = self._add(func, ref_args, ref_kwargs, tuple(inputs), position, outputs)
+            is_kept = self.kept is None or position in self.kept.results
+            values = outputs if is_kept else (None,) * len(outputs)
+            node = self._add(func, ref_args, ref_kwargs, tuple(inputs), position, values)
             for i, value in enumerate(outputs):
                 if isinstance(value, Tensor):
                     self.refs[value] = Ref(node.index, i)
         return result
 
     def _save_old_value(self, ref: Ref, tensor: Tensor) -> None:
-        """Copy a value before an in-place operation overwrites it."""
+        """Copy a value before an in-place operation overwrites it, unless it is not kept."""
+        if self.graph.node(ref).values[ref.output] is not None:
+            self._keep(ref, tensor.clone())
+
+    def _keep(self, ref: Ref, tensor: Tensor) -> None:
         node = self.graph.node(ref)
         values = list(node.values)
-        values[ref.output] = tensor.clone()
+        values[ref.output] = tensor
         node.values = tuple(values)
 
     def _ref(self, tensor: Tensor) -> Ref:
@@ -267,6 +312,7 @@ class Trace:
     modules: Mapping[tuple[str, int], Ref]  #: (path, index of the call) → the first tensor it returned
     #: (path, index of the call) → the tensors it was called with, by position or keyword
     arguments: Mapping[tuple[str, int], Mapping[int | str, Ref]]
+    logits: Ref | None = None  #: the tensor that the model returned, or the one named logits
 
 
 def trace(
@@ -274,6 +320,7 @@ def trace(
     item: ModelInput,
     surviving: Mapping[Position, int] | None = None,
     unneeded: Collection[Position] = frozenset(),
+    kept: Kept | None = None,
 ) -> Trace:
     """Run the model on one input and record every operation.
 
@@ -287,6 +334,8 @@ def trace(
         Additions with one side cancelled, each mapped to the index of its surviving side.
     unneeded : collection of Position, optional
         Products that are not computed, because no surviving value needs them.
+    kept : Kept, optional
+        The values that the graph holds; by default all of them, and the results of all modules.
     """
     args, kwargs = arguments(model, [item])
     read = [("", value) for value in args if isinstance(value, Tensor)]
@@ -304,15 +353,21 @@ def trace(
 
     def left(call: ModuleCall, output: Any) -> None:
         first = next(tensors_of(output), None)
-        if first is not None:
+        if first is not None and kept is None:
             outputs[call.name, call.index] = first
 
     stack = ModuleStack(model, entered, left)
-    recorder = Recorder(Positions(stack), read, surviving or {}, unneeded)
+    recorder = Recorder(Positions(stack), read, surviving or {}, unneeded, kept)
     with unfused(), stack.watching(), unchanged(model), recorder:
-        model(*args, **kwargs)
+        logits = logits_of(model(*args, **kwargs))
     modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}
-    return Trace(recorder.graph, modules, given)
+    return Trace(recorder.graph, modules, given, None if logits is None else recorder.refs.get(logits))
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits among a model's outputs: the only tensor, or the one of that name; None if there are none."""
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    return logits if isinstance(logits, Tensor) else None
 
 
 def empty_product(func: Any, args: tuple[Any, ...]) -> Tensor:

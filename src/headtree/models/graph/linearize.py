@@ -6,14 +6,14 @@ and another is linear up to constants (biases), and can be applied to any other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from headtree.models.graph.forward_graph import PRODUCTS, Graph, Node, Ref, aten
+from headtree.models.graph.forward_graph import PRODUCTS, SAME_NUMBERS, Graph, Kept, Node, Ref, aten
 
 #: Operations that are linear in their first argument, whatever the others are.
 _MOVES = frozenset(
@@ -40,11 +40,15 @@ class LinearMap:
         The argument of the map.
     targets : list of Ref
         The results of the map.
+    frozen : collection of int, optional
+        More nodes to freeze, whatever they compute.
     """
 
-    def __init__(self, graph: Graph, start: Ref, targets: Sequence[Ref]) -> None:
+    def __init__(
+        self, graph: Graph, start: Ref, targets: Sequence[Ref], frozen: Collection[int] = frozenset()
+    ) -> None:
         self.start, self.targets = start, tuple(targets)
-        live = _live_nodes(graph, start)
+        live = _live_nodes(graph, start, frozen)
         self.reaches = tuple(ref == start or ref.node in live for ref in targets)
         needed = _needed(graph, start, [ref for ref in targets if ref != start], live)
         self.nodes = [graph.nodes[index] for index in sorted(needed)]
@@ -80,6 +84,21 @@ class LinearMap:
             for i, value in enumerate(result if isinstance(result, tuple | list) else (result,)):
                 known[Ref(node.index, i)] = value
         return [known[ref] for ref in self.targets]
+
+    @property
+    def kept(self) -> Kept:
+        """What the trace of another input must keep for the same map to be made there."""
+        positions = {node.index: node.position for node in self.nodes if node.position is not None}
+        return Kept(set(positions.values()), {positions[index] for index in self.scales})
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether the map changes no number, except that it adds constants if `affine`."""
+        return all(node.op in SAME_NUMBERS or self._adds_a_constant(node) for node in self.nodes)
+
+    def _adds_a_constant(self, node: Node) -> bool:
+        is_sum = node.op in (aten.add.Tensor, aten.add_.Tensor) and node.kwargs.get("alpha", 1) == 1
+        return is_sum and any(side in self.constants or not isinstance(side, Ref) for side in node.args[:2])
 
     def release(self) -> None:
         """Free the cached copies of constants."""
@@ -152,12 +171,12 @@ def _sum(node: Node, value: Callable[[Ref], Tensor], live: list[Ref], affine: bo
     return result.expand(torch.broadcast_shapes(left.shape, getattr(right, "shape", ())))
 
 
-def _live_nodes(graph: Graph, start: Ref) -> set[int]:
+def _live_nodes(graph: Graph, start: Ref, frozen: Collection[int]) -> set[int]:
     """The nodes that depend on `start` linearly; a node that depends on it in another way counts as a constant."""
     live: set[int] = {start.node}
     for node in graph.nodes[start.node + 1 :]:
         inputs = [ref for ref in node.inputs if ref == start or (ref.node in live and ref.node != start.node)]
-        if inputs and _is_linear(node, inputs):
+        if inputs and node.index not in frozen and _is_linear(node, inputs):
             live.add(node.index)
     return live
 

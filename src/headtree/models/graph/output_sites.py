@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite, matched_sites
-from headtree.models.graph.forward_graph import Position, Positions, Trace, math_attention
+from headtree.models.graph.forward_graph import Position, Positions, Ref, Trace, math_attention
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
 from headtree.models.module_stack import ModuleStack
@@ -38,6 +39,7 @@ class OutputSite:
     name: str  #: path of the attention module
     mix: Position  #: the product probs @ values
     n_heads: int
+    n_features: int  #: of a head's output
     n_queries: int  #: in the trace
     hook: HookPoint | None  #: None: only the product itself can be intercepted
     projection: OutputProjection | None  #: None: heads write side by side, without a projection
@@ -123,7 +125,8 @@ def _output_site(
         raise RuntimeError("a product inside a forward pass has a position")
     projection = finder.output_projection(site)
     hook = None if projection is None else _hook_point(traced, projection, shape[2])
-    return OutputSite(name, position, shape[1], shape[2], hook, projection)
+    n_features = graph.value(Ref(site.mix)).shape[-1]
+    return OutputSite(name, position, shape[1], n_features, shape[2], hook, projection)
 
 
 def _hook_point(traced: Trace, projection: OutputProjection, n_queries: int) -> HookPoint | None:
@@ -204,6 +207,20 @@ def _noting(edit: Edit, i: int, seen: set[int]) -> Edit:
     return noted
 
 
+#: Whether edits are passed over: the structure of a model is found as if nothing were replaced.
+_unedited: ContextVar[bool] = ContextVar("_unedited", default=False)
+
+
+@contextmanager
+def unedited() -> Iterator[None]:
+    """Let the model run without the edits of surrounding `intercepting` blocks."""
+    token = _unedited.set(True)
+    try:
+        yield
+    finally:
+        _unedited.reset(token)
+
+
 @contextmanager
 def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Iterator[None]:
     """Raise an error after a pass of the model in which some of the outputs were not met."""
@@ -211,7 +228,7 @@ def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Ite
     def check(*_: Any) -> None:
         missed = [name for i, name in names.items() if i not in seen]
         seen.clear()
-        if missed:
+        if missed and not _unedited.get():
             raise InvalidValueError(
                 f"{type(model).__name__} runs different code on this input than on the one it was probed with: the "
                 f"heads of {missed[0]} were not met; pass inputs that it processes alike, or make a new view"
@@ -239,7 +256,7 @@ def _hooks(model: nn.Module, hooked: Sequence[tuple[OutputSite, Edit]]) -> Itera
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = n_calls[path] = n_calls.get(path, -1) + 1
             found = by_module[path].get(None) or by_module[path].get(call)
-            if found is None:
+            if found is None or _unedited.get():
                 return None
             point, edit = found
             x = args[point.argument] if isinstance(point.argument, int) else kwargs[point.argument]
@@ -276,7 +293,7 @@ class _MixEditor(TorchDispatchMode):
     ) -> Any:
         found = self.edits.get(self.positions.next(func))
         result = func(*args, **(kwargs or {}))
-        if found is None:
+        if found is None or _unedited.get():
             return result
         site, edit = found
         if len(result) != site.n_heads:

@@ -143,7 +143,7 @@ def read_stream(
             f"{type(model).__name__} runs different code on this input than on the probe on which its residual "
             "stream was found; pass inputs that it processes in the same way"
         )
-    return [_batch_first(reader.seen[layer], stream, len(items)) for layer in sorted(reader.seen)]
+    return [batch_first(reader.seen[layer], stream, len(items)) for layer in sorted(reader.seen)]
 
 
 def _looks(located: LocatedStream) -> dict[Position, list[_Look]]:
@@ -159,7 +159,8 @@ def _looks(located: LocatedStream) -> dict[Position, list[_Look]]:
     return looks
 
 
-def _batch_first(value: Tensor, stream: ResidualStream, n_items: int) -> Float[Tensor, "input token width"]:
+def batch_first(value: Tensor, stream: ResidualStream, n_items: int) -> Float[Tensor, "input token width"]:
+    """A value of the stream with its batch axis first."""
     if stream.batch_axis is None:
         return value.reshape(n_items, -1, value.shape[-1])
     return value.movedim(stream.batch_axis, 0)

@@ -12,26 +12,9 @@ from dataclasses import dataclass, replace
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedSite
-from headtree.models.graph.forward_graph import Graph, Node, Position, Ref, Trace, aten
+from headtree.models.graph.forward_graph import SAME_NUMBERS, Graph, Node, Position, Ref, Trace, aten
 
 _ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
-
-#: Operations that do not change any number.
-_SAME_NUMBERS = frozenset(
-    getattr(aten, name).default
-    for name in (
-        "view",
-        "_unsafe_view",
-        "alias",
-        "detach",
-        "clone",
-        "_to_copy",
-        "permute",
-        "t",
-        "expand",
-        "unsqueeze",
-    )
-) | {aten.transpose.int, aten.squeeze.dim}
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +205,7 @@ def _is_skip(graph: Graph, term: Term, terms: list[Term]) -> bool:
 def same_numbers(graph: Graph, ref: Ref) -> Ref:
     """The earliest value that has the same numbers."""
     node = graph.node(ref)
-    while node.op in _SAME_NUMBERS and isinstance(node.args[0], Ref) and graph.node(node.args[0]).is_activation:
+    while node.op in SAME_NUMBERS and isinstance(node.args[0], Ref) and graph.node(node.args[0]).is_activation:
         ref = node.args[0]
         node = graph.node(ref)
     return ref
@@ -356,4 +339,4 @@ def _operations(graph: Graph, start: Ref, end: Ref) -> list[object]:
         for node in graph.nodes[start.node + 1 : end.node + 1]
         if graph.depends(node.index, start) and graph.depends(end, node.index)
     ]
-    return [node.op for node in between if node.op not in _SAME_NUMBERS]
+    return [node.op for node in between if node.op not in SAME_NUMBERS]

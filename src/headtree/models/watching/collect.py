@@ -216,7 +216,7 @@ class _Collector:
         # softmax needs every key, scores only those of the window
         block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
-        if prepared.kind == "probs":
+        if prepared.kind != "scores":
             self._check_finite(values, missing, site)
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
@@ -283,7 +283,10 @@ class _Collector:
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
-        queries, keys = _labels(prepared, item, self.sizes, self.ends_meet)
+        if prepared.kind == "weighted":
+            norms = prepared.view.value_norms(prepared, item)[:, None, prepared.window[1]]
+            self.values *= norms.to(self.values)
+        queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
@@ -318,8 +321,8 @@ class _Collector:
         return torch.cat(list({**no_sinks, **self.sinks}.values()))
 
 
-def _labels(
-    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int], ends_meet: bool
+def token_labels(
+    prepared: PreparedInputs, item: ModelInput, sizes: tuple[int, int], ends_meet: bool = True
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Labels of the queries and keys. Where keys come from a cache, the queries are the last of them."""
     part = prepared.selection.part

@@ -39,7 +39,11 @@ _FOLDERS = 12
 #: A matrix with more rows or columns than this is drawn by blocks; printed panels have a lower resolution.
 _SIDE = 512
 
-_UNITS = {"scores": "attention score (before softmax)", "probs": "attention probability"}
+_UNITS = {
+    "scores": "attention score (before softmax)",
+    "probs": "attention probability",
+    "weighted": "value-weighted attention",
+}
 
 
 @styled

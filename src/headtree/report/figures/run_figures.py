@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 #: Inputs whose coefficients are drawn: [OA] shows five.
 _INPUTS = 5
 
+#: What softmax is taken of in a figure of its terms, by the kind of the run.
+_LOGARITHMS = {"probs": ", f = log p", "weighted": ", f = log of the weights"}
+
 
 @dataclass(frozen=True, eq=False)
 class RunFigure:
@@ -192,7 +195,7 @@ def _largest_matrix(run: Run, labels: Mapping[str, list[str]]) -> Figure:
 
 
 def head_paraproduct(run: Run, head: int) -> Figure:
-    """Softmax of a head's scores by scales; of a run of probabilities, their logarithms are the scores."""
+    """Softmax of a head's scores by scales; of probabilities or weights, their logarithms are the scores."""
     att, org = run.attention[0], run.organization[0]
     one = att.take(head)
     product = decomposed(softmax_input(one)[0].numpy(), org.trees.query, org.trees.key, "softmax")
@@ -201,7 +204,7 @@ def head_paraproduct(run: Run, head: int) -> Figure:
         org.order("query"),
         org.order("key"),
         missing=None if one.mask is None else one.mask[0].numpy(),
-        name=f"{att.heads[head]}, f = log p" if att.kind == "probs" else str(att.heads[head]),
+        name=f"{att.heads[head]}{_LOGARITHMS.get(att.kind, '')}",
     )
 
 
@@ -271,7 +274,7 @@ FIGURES: Mapping[str, RunFigure] = MappingProxyType(
         ),
         "paraproduct": RunFigure(
             "Softmax of the head of median entropy beside its paraproduct, complete and as printed in [OA], the "
-            "terms, and the residual. In a run of probabilities f is their logarithm.",
+            "terms, and the residual. In a run of probabilities or weights f is their logarithm.",
             lambda data: head_paraproduct(data.run, data.ranked(0.5)),
         ),
         "coefficients": RunFigure(

@@ -54,7 +54,7 @@ class Details:
 def details(att: AttentionTensor, org: Organization, heads: Sequence[int]) -> Details:
     """Coefficients and terms of these heads; only they are read from disk.
 
-    Terms need what enters softmax: of probabilities, `AttentionTensor.log_probs`.
+    Terms need what enters softmax: of probabilities or weights, `AttentionTensor.log_probs`.
     """
     _, row_tree, column_tree = org.trees
     basis = TensorHaarBasis((row_tree, column_tree))

@@ -11,13 +11,14 @@ from functools import cache
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from headtree import _checks
 from headtree._extras import require
 from headtree._files import write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.page.page_data import page_data
+from headtree.tensor.attention_tensor import Kind
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -136,7 +137,7 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
             f"{run.path / 'figures'}; headtree organize FILE --attention hqk makes a run with a page of heads × "
             "queries × keys"
         )
-    if getattr(run, "kind", None) not in ("scores", "probs"):
+    if getattr(run, "kind", None) not in get_args(Kind):
         raise InvalidTypeError(
             "run must be a run of a network, as open_run returns it, got "
             f"{run!r:.80}; the page shows attention heads"

@@ -216,11 +216,11 @@ class _Material:
 
 
 def _matrices(att: AttentionTensor, both: tuple[Tiles, Tiles]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    power = 2.0 if att.kind == "probs" else 1.0
+    power = 1.0 if att.kind == "scores" else 2.0
     low = np.fmin.reduce([np.fmin.reduce(t.means, axis=(1, 2)) for t in both])
     high = np.fmax.reduce([np.fmax.reduce(t.means, axis=(1, 2)) for t in both])
     low, high = np.nan_to_num(low), np.nan_to_num(high)
-    if att.kind == "probs":
+    if att.kind != "scores":
         low = np.zeros_like(low)
     arrays: dict[str, np.ndarray] = {"low": low, "high": high}
     for name, t in zip(("as_is", "organized"), both, strict=True):

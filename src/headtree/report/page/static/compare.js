@@ -215,8 +215,8 @@ HT.compare = (() => {
     return card({id: `terms-${slot.name}`, title: "Softmax and its paraproduct terms", draw, over, level: "h4",
       sentence: "softmax = boundary + first + second order + residual, on the trees, averaged over folders; blue is " +
         "negative, red positive, on one scale (fourth root, to show small values). Percentages are norms " +
-        "relative to that of softmax." + (net.kind === "probs" ? " This run has probabilities: what softmax is taken of is " +
-        "their logarithm, a zero counting as the head's smallest probability above it." : ""), tables: [values, cells]});
+        "relative to that of softmax." + (net.kind === "scores" ? "" : ` This run has ${net.kind === "probs" ? "probabilities" :
+        "weights"}: what softmax is taken of is their logarithm, a zero counting as the head's smallest value above it.`), tables: [values, cells]});
   }
 
   // -- entropy over inputs ---------------------------------------------------------------------------------

@@ -120,7 +120,8 @@
   }
 
   function summary(net) {
-    const what = net.kind === "scores" ? "scores, before softmax" : "probabilities, after softmax";
+    const what = {scores: "scores, before softmax", probs: "probabilities, after softmax",
+      weighted: "value-weighted attention, probability times the norm of the value after the output projection"}[net.kind];
     byId("summary").textContent = `${net.nHeads} heads in ${net.text.layers} layers on ${net.inputs.length} ` +
       `input${net.inputs.length > 1 ? "s" : ""} (${what}), in ${net.text.families} main families.`;
     if (net.text.left_out.length) {

@@ -62,7 +62,7 @@ HT.sections = (() => {
   }
 
   function settings(net) {
-    const power = net.kind === "probs" ? "with the square root of the value" : "linearly";
+    const power = net.kind === "scores" ? "linearly" : "with the square root of the value";
     byId("settings").append(
       el("p", {}, `Matrices are averaged to at most ${net.text.tile_size} × ${net.text.tile_size} cells and stored in 8 ` +
         `bits: 255 steps between the smallest and the largest value of each head, spaced ${power}. ` +

@@ -1,0 +1,261 @@
+"""What heads read and write on one input: queries, keys, values, outputs, and the residual stream around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree.errors import InvalidValueError
+from headtree.models.block_array import BlockArray, lazy
+from headtree.models.graph.call_places import CallPlaces, find_places, read_places
+from headtree.models.graph.forward_graph import Graph, Kept
+from headtree.models.graph.linearize import LinearMap
+from headtree.models.graph.read_stream import locate_stream
+from headtree.models.graph.stream_places import StreamPlaces
+from headtree.models.inputs import ModelInput
+from headtree.models.watching.collect import PreparedInputs, token_labels
+from headtree.progress import progress
+from headtree.tensor.attention_tensor import HeadId
+
+#: The arrays of a cache: their axes and what they are.
+_OF_HEADS = {
+    "q": ("query", "queries"),
+    "k": ("key", "keys, once per head where heads share them"),
+    "v": ("key", "values, once per head where heads share them"),
+    "z": ("query", "outputs of heads, attention times values, as they enter the output projection"),
+    "ov": ("key", "values times the output projection of the head, v·W_O"),
+    "writes": ("query", "what heads write into the residual stream, biases apart"),
+}
+_OF_STREAM = {
+    "residual": ("depth", "the residual stream before the first layer and after each"),
+    "attention_out": ("layer", "what the attention of each layer adds to the residual stream"),
+    "cross_out": ("layer", "what the cross-attention of each layer adds to the residual stream"),
+    "mlp_out": ("layer", "what the MLP of each layer adds to the residual stream"),
+}
+_ROLES = {"attention_out": "attention", "cross_out": "cross", "mlp_out": "mlp"}
+
+
+@dataclass(frozen=True, eq=False)
+class CallValues:
+    """What the selected heads of one attention call compute on one input."""
+
+    q: Float[Tensor, "head query feature"]
+    k: Float[Tensor, "head key feature"]
+    v: Float[Tensor, "head key value_feature"]
+    z: Float[Tensor, "head query value_feature"]
+    matrix: Float[Tensor, "head value_feature width"]  #: W_O
+    added: Callable[[Tensor], Tensor] | None  #: from a result of W_O to what is added to the stream; None: the same
+
+    def ov(self, head: int) -> Float[Tensor, "key width"]:
+        """The values of a head times its W_O."""
+        return self.v[head] @ self.matrix[head]
+
+    def writes(self, head: int) -> Float[Tensor, "query width"]:
+        """What a head writes into the residual stream."""
+        written = self.z[head] @ self.matrix[head]
+        return written if self.added is None else self.added(written)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ActivationCache:
+    """What one forward pass computes, as labelled arrays; `ModelView.cache` makes one per input.
+
+    ``cache["q"]`` is an `xarray.DataArray`. The names are
+
+    - ``q``, ``k``, ``v``: queries, keys and values as they enter their products, after position embeddings, with
+      axes (head, query, feature) or (head, key, feature). Heads that share keys and values have equal ones.
+    - ``z``: the outputs of heads (head, query, feature), which enter the output projection W_O.
+    - ``ov``: v·W_O of each head (head, key, feature).
+    - ``writes``: what each head writes into the residual stream (head, query, feature). The heads of a layer sum to
+      its ``attention_out``, biases apart. A norm between W_O and the stream keeps its scale.
+    - ``residual``: the residual stream before the first layer and after each (depth, token, feature).
+    - ``attention_out``, ``mlp_out`` and, in a decoder, ``cross_out``: what is added to the stream in each layer
+      (layer, token, feature).
+
+    The axis ``head`` has the coordinates ``layer`` and ``index``. ``ov`` and ``writes`` are computed for the heads
+    that are read, when they are read; everything else was read in one forward pass. The arrays of the stream have
+    all layers, whatever heads are selected. Attention itself is what `ModelView.capture` returns.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("vit")
+    >>> (cache,) = ht.ModelView(network.model).cache(inputs=network.inputs[0])
+    >>> cache
+    ActivationCache(144 heads: q, k, v, z, ov, writes, residual, attention_out, mlp_out)
+    >>> cache["q"].dims, cache["q"].shape
+    (('head', 'query', 'feature'), (144, 197, 16))
+    >>> cache["writes"].sel(head="L3H5").shape  # computes this head only
+    (197, 192)
+    >>> norms = abs(cache["mlp_out"]).mean(["token", "feature"])
+    >>> norms.sizes
+    Frozen({'layer': 12})
+    """
+
+    heads: tuple[HeadId, ...]
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    calls: tuple[CallValues, ...]  #: one per layer with selected heads
+    stream: Mapping[str, Float[Tensor, "_depth token width"]]  #: the arrays of the residual stream
+    why_no_stream: str | None  #: what keeps the stream from being found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return (*_OF_HEADS, *self.stream)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        if name in _OF_HEADS:
+            return self._of_heads(name)
+        if name in self.stream:
+            return self._of_stream(name)
+        if name in _OF_STREAM:
+            raise InvalidValueError(
+                f"this cache has no {name!r}: {self.why_no_stream or 'no layer adds such a term to its stream'}"
+            )
+        raise InvalidValueError(f"name must be one of {', '.join(map(repr, self.names))}, got {name!r}")
+
+    def __repr__(self) -> str:
+        return f"ActivationCache({len(self.heads)} heads: {', '.join(self.names)})"
+
+    def _of_heads(self, name: str) -> xr.DataArray:
+        axis, what = _OF_HEADS[name]
+        labels = list(self.queries if axis == "query" else self.keys)
+        coords = {**head_coordinates(self.heads), axis: labels}
+        dims, attrs = ("head", axis, "feature"), {"description": what}
+        if name not in ("ov", "writes"):
+            parts = [getattr(call, name) for call in self.calls]
+            _check_equal_sizes(name, {part.shape[-1] for part in parts})
+            return xr.DataArray(torch.cat(parts).numpy(), dims=dims, coords=coords, attrs=attrs)
+        widths = {call.matrix.shape[-1] for call in self.calls}
+        _check_equal_sizes(name, widths)
+        places = [(call, i) for call in self.calls for i in range(len(call.z))]
+
+        def compute(head: int) -> np.ndarray[Any, Any]:
+            call, i = places[head]
+            return np.asarray((call.ov(i) if name == "ov" else call.writes(i)).numpy())
+
+        shape = (len(self.heads), len(labels), widths.pop())
+        return lazy(BlockArray(shape, self.calls[0].z.numpy().dtype, compute), dims, coords, attrs)
+
+    def _of_stream(self, name: str) -> xr.DataArray:
+        axis, what = _OF_STREAM[name]
+        values = self.stream[name]
+        coords = {axis: range(len(values)), "token": list(self.queries)}
+        return xr.DataArray(
+            values.numpy(), dims=(axis, "token", "feature"), coords=coords, attrs={"description": what}
+        )
+
+
+def head_coordinates(heads: Sequence[HeadId]) -> dict[str, Any]:
+    """Coordinates of an axis of heads: names, layers and indices."""
+    return {
+        "head": [str(head) for head in heads],
+        "layer": ("head", [head.layer for head in heads]),
+        "index": ("head", [head.head for head in heads]),
+    }
+
+
+def _check_equal_sizes(name: str, sizes: set[int]) -> None:
+    if len(sizes) > 1:
+        raise InvalidValueError(
+            f"{name} has {' and '.join(map(str, sorted(sizes)))} features in different layers, so it is no single "
+            "array; select layers of one size with layers=…"
+        )
+
+
+def caches_of(prepared: PreparedInputs) -> list[ActivationCache]:
+    """What the selected heads compute on every prepared input."""
+    with prepared.view.ready(), progress("reading", len(prepared.items)) as step:
+        places = find_places(prepared)
+        stream, why = _stream(prepared)
+        also = Kept() if stream is None else _kept(stream, places)
+        found = []
+        for i, item in enumerate(prepared.items):
+            graph = read_places(prepared.model, item, list(places.values()), also).graph
+            found.append(_cache(prepared, item, graph, places, stream, why))
+            step(f"input {i + 1} of {len(prepared.items)}")
+    return found
+
+
+def _stream(prepared: PreparedInputs) -> tuple[StreamPlaces | None, str | None]:
+    """Where the residual stream is, or else why it is unknown."""
+    try:
+        return StreamPlaces(locate_stream(prepared)), None
+    except InvalidValueError as error:
+        return None, str(error)
+
+
+def _kept(stream: StreamPlaces, places: Mapping[int, CallPlaces]) -> Kept:
+    kept = stream.kept
+    for call in places.values():
+        after = stream.after_projection(call)
+        kept = kept if after is None else kept | after.kept
+    return kept
+
+
+def _cache(
+    prepared: PreparedInputs,
+    item: ModelInput,
+    graph: Graph,
+    places: Mapping[int, CallPlaces],
+    stream: StreamPlaces | None,
+    why: str | None,
+) -> ActivationCache:
+    dtype = prepared.dtype
+    calls = tuple(
+        _call_values(places[i], graph, stream, heads, dtype) for i, heads in prepared.selection.heads.items()
+    )
+    arrays: dict[str, Tensor] = {}
+    if stream is not None:
+        depths = [stream.tokens_first(value) for value in stream.residual(graph)]
+        arrays["residual"] = _stored(torch.stack(depths), dtype)
+        for name, role in _ROLES.items():
+            if role in stream.roles:
+                arrays[name] = _stored(torch.stack(stream.added(graph, role)), dtype)
+    sizes = calls[0].q.shape[1], calls[0].k.shape[1]
+    return ActivationCache(prepared.selection.head_ids(), *token_labels(prepared, item, sizes), calls, arrays, why)
+
+
+def _call_values(
+    call: CallPlaces, graph: Graph, stream: StreamPlaces | None, heads: tuple[int, ...], dtype: torch.dtype
+) -> CallValues:
+    index = list(heads)
+    after = None if stream is None else stream.after_projection(call, graph)
+    found = [call.queries(graph), call.keys(graph), call.values(graph), call.outputs(graph), call.matrix]
+    q, k, v, z, matrix = (_stored(each[index], dtype) for each in found)
+    added = None if stream is None or after is None else _AddedToStream(call.written_shape(graph), after, stream)
+    return CallValues(q, k, v, z, matrix, added)
+
+
+@dataclass(frozen=True, eq=False)
+class _AddedToStream:
+    """From what a head writes at the output projection to what reaches the stream, with norms frozen."""
+
+    shape: tuple[tuple[int, ...], int]  #: of the projection's result, the features last; and where their axis is
+    after: LinearMap
+    stream: StreamPlaces
+
+    def __call__(self, written: Float[Tensor, "query width"]) -> Float[Tensor, "query width"]:
+        shape, axis = self.shape
+        device = next(iter(self.after.constants.values())).device
+        with torch.no_grad():
+            added = self.after(written.reshape(shape).movedim(-1, axis).to(device))[0]
+        return self.stream.tokens_first(added).to(written)
+
+
+def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.detach().to("cpu", dtype).clone()

@@ -1,0 +1,118 @@
+"""Where a residual stream and what is added to it are in a forward pass, and what they are on any input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree.models.graph.call_places import CallPlaces, Operand, node_at
+from headtree.models.graph.forward_graph import Graph, Kept, Position, Ref
+from headtree.models.graph.linearize import LinearMap
+from headtree.models.graph.read_stream import LocatedStream, batch_first
+from headtree.models.graph.residual_stream import ResidualStream, Term
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPlaces:
+    """Where the residual stream of one stack of layers is, and every term that is added to it."""
+
+    located: LocatedStream
+
+    @property
+    def stream(self) -> ResidualStream:
+        """The stream in the graph of the probe."""
+        return self.located.stream
+
+    @cached_property
+    def depths(self) -> tuple[Operand, ...]:
+        """The stream before each layer."""
+        return tuple(operand(sums[0].skip) for sums in self.stream.layers)
+
+    @cached_property
+    def end(self) -> tuple[Position, int]:
+        """The operation whose result is the stream after the last layer, and which of its results."""
+        position = self.located.graph.node(self.stream.end).position
+        if position is None:
+            raise RuntimeError("the stream ends where it begins")
+        return position, self.stream.end.output
+
+    def terms(self, role: str) -> tuple[tuple[Term, ...], ...]:
+        """The terms of a role in each layer."""
+        return tuple(
+            tuple(term for each in sums for term in each.terms if term.role == role) for sums in self.stream.layers
+        )
+
+    @property
+    def roles(self) -> list[str]:
+        """The roles of the terms that are added to the stream: "attention", "cross", "mlp"."""
+        found = {term.role for sums in self.stream.layers for each in sums for term in each.terms}
+        return sorted(found - {"skip"})
+
+    @property
+    def kept(self) -> Kept:
+        """What a trace must keep."""
+        additions = {term.position for sums in self.stream.layers for each in sums for term in each.terms}
+        return Kept(additions, {self.end[0]})
+
+    def end_ref(self, graph: Graph) -> Ref:
+        """The stream after the last layer in the graph of any input."""
+        position, output = self.end
+        return Ref(node_at(graph, position).index, output)
+
+    def residual(self, graph: Graph) -> list[Tensor]:
+        """The stream before the first layer and after each, on the input of a graph, with the axes it has there."""
+        return [*[place.value(graph) for place in self.depths], graph.value(self.end_ref(graph))]
+
+    def added(self, graph: Graph, role: str) -> list[Float[Tensor, "token width"]]:
+        """What the terms of a role add to the stream in each layer; zeros in a layer without one."""
+        like = self.tokens_first(self.depths[0].value(graph))
+        found = []
+        for terms in self.terms(role):
+            values = [self.tokens_first(operand(term).value(graph)) for term in terms]
+            found.append(sum(values, torch.zeros_like(like)))
+        return found
+
+    def tokens_first(self, value: Tensor) -> Float[Tensor, "token width"]:
+        """A value of the stream of one input as (token, width)."""
+        return batch_first(value, self.stream, 1)[0]
+
+    def attention_term(self, call: CallPlaces) -> Term | None:
+        """The term that an attention call adds to the stream; None if the call belongs to another stream."""
+        for role in ("attention", "cross"):
+            for terms in self.terms(role):
+                for term in terms:
+                    node = None if term.site is None else self.located.graph.nodes[term.site.mix]
+                    if node is not None and node.position == call.site.mix:
+                        return term
+        return None
+
+    def after_projection(self, call: CallPlaces, graph: Graph | None = None) -> LinearMap | None:
+        """The map from the output projection of a call to what is added to the stream, with norms frozen.
+
+        None if that is the same up to biases, or if it is not linear.
+
+        Parameters
+        ----------
+        call : CallPlaces
+            An attention call.
+        graph : Graph, optional
+            Of the input on which norms are frozen, by default the probe; it must keep what the map needs.
+        """
+        if graph is not None and self.after_projection(call) is None:
+            return None
+        term = self.attention_term(call)
+        if term is None or call.site.projection is None or call.site.projection.node.position is None:
+            return None
+        graph = self.located.graph if graph is None else graph
+        start = Ref(node_at(graph, call.site.projection.node.position).index)
+        found = LinearMap(graph, start, [operand(term).ref(graph)])
+        return None if found.only_adds or not found.reaches[0] else found
+
+
+def operand(term: Term) -> Operand:
+    """Where the value of a term is."""
+    return Operand(term.position, term.operand)
