@@ -95,6 +95,10 @@ def run(
     depth: Annotated[
         bool, typer.Option("--depth", help="Also measure how similar tokens become with depth.")
     ] = False,
+    effects: Annotated[
+        bool,
+        typer.Option("--effects", help="Also measure how the loss changes without each head (one pass per head)."),
+    ] = False,
     sensitivity: Annotated[
         bool,
         typer.Option("--sensitivity", help="Also repeat the organization with each setting changed (minutes)."),
@@ -141,7 +145,16 @@ def run(
         )
         folder = output or default_folder(Path(model).name)
         say = step_printer(str(folder), json)
-        result = make_run(source, folder, depth=depth, sensitivity=sensitivity, draw=draw, force=force, say=say)
+        result = make_run(
+            source,
+            folder,
+            depth=depth,
+            effects=effects,
+            sensitivity=sensitivity,
+            draw=draw,
+            force=force,
+            say=say,
+        )
         finish([result], json)
 
 

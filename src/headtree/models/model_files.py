@@ -157,6 +157,27 @@ class ModelFiles:
             )
         return model.eval() if device is None else model.eval().to(device)  # type: ignore[no-any-return]
 
+    def load_with_head(self, loaded: nn.Module) -> nn.Module | None:
+        """Load the class that the configuration names, with the output head that AutoModel leaves out.
+
+        None if there is no such head, its weights are not in the files, or a module was given.
+        """
+        if self.module is not None or self._gguf:
+            return None
+        kind = self._own_class()
+        if kind is None or kind is type(loaded):
+            return None
+        number = next((p for p in loaded.parameters() if p.is_floating_point()), None)
+        options = self.options | ({} if number is None else {"dtype": number.dtype})
+
+        def load() -> Any:
+            return kind.from_pretrained(self._origin, weights_only=True, output_loading_info=True, **options)
+
+        model, info = self._guarded("model", load)
+        if any("pooler" not in key for key in info["missing_keys"]):
+            return None
+        return model.eval() if number is None else model.eval().to(number.device)  # type: ignore[no-any-return]
+
     def load_tokenizer(self) -> Any:
         """Load the tokenizer saved with the model."""
         require("models", "loading a tokenizer")

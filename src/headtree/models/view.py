@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from os import PathLike
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from xarray import DataArray
 
-from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeError, InvalidTypeError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
+from headtree.models.capture_options import check_options, check_scores, the_one_given, value_dtype
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
@@ -35,8 +36,6 @@ from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
 from headtree.models.watching.select import Window, parse_window, select
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
-
-_DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
 #: Options of `ModelView` itself; the shortcut functions pass all other options to its methods.
 _VIEW_OPTIONS = ("tokenizer", "processor", "revision", "trust_remote_code", "device", "model_dtype")
@@ -112,6 +111,12 @@ class ModelView:
     def model(self) -> nn.Module:
         """The module itself, loaded when first needed."""
         return self.files.load_model(self.device, self.model_dtype)
+
+    @cached_property
+    def headed(self) -> ModelView:
+        """The model with its output head, which an id or a folder is loaded without; the view itself if none."""
+        model = self.files.load_with_head(self.model)
+        return self if model is None else self._of(model)
 
     @property
     def tokenizer(self) -> Any:
@@ -344,8 +349,8 @@ class ModelView:
         dtype: str | None = None,
     ) -> PreparedInputs:
         """Check the arguments of `capture`, and find the selected attention calls and heads."""
-        modality = _one_of({"texts": texts, "images": images, "inputs": inputs})
-        _check_options(kind, batch_size, dtype, modality, tokens, targets)
+        modality = the_one_given({"texts": texts, "images": images, "inputs": inputs})
+        check_options(kind, batch_size, dtype, modality, tokens, targets)
         if texts is not None:
             texts = checked_texts(texts, "texts")  # before the tokenizer, which may also be missing
             self.tokenizer  # noqa: B018  (if it is missing, fail before loading the weights)
@@ -360,14 +365,14 @@ class ModelView:
             plan = view.plan(items[0])
             if kind == "weighted":
                 view.output_sites(plan)  # refuse before any work what cannot be weighted
-        _check_scores(view.model, plan, kind)
+        check_scores(view.model, plan, kind)
         prepared = PreparedInputs(
             view=view,
             items=tuple(items),
             plan=plan,
             selection=select(plan, part, layers, heads),
             kind=kind,
-            dtype=_value_dtype(view.model, dtype),
+            dtype=value_dtype(view.model, dtype),
             window=parse_window(window),
             batch_size=batch_size,
             part=part,
@@ -419,12 +424,17 @@ class ModelView:
         if tower is self.model:
             return self
         if id(tower) not in self._towers:
-            view = copy.copy(self)
-            view.__dict__.pop("provenance", None)
-            view.__dict__["model"] = tower
-            view._plans, view._traced, view._output_sites, view._towers = {}, None, {}, {}
-            self._towers[id(tower)] = view
+            self._towers[id(tower)] = self._of(tower)
         return self._towers[id(tower)]
+
+    def _of(self, model: nn.Module) -> ModelView:
+        """A view of another module from the same files."""
+        view = copy.copy(self)
+        for name in ("provenance", "headed"):
+            view.__dict__.pop(name, None)
+        view.__dict__["model"] = model
+        view._plans, view._traced, view._output_sites, view._towers = {}, None, {}, {}
+        return view
 
 
 def as_view(model: Any, **given: Any) -> ModelView:
@@ -450,41 +460,3 @@ def prepare(model: Any, **options: Any) -> PreparedInputs:
     """Prepare inputs on a model or a view of one; the options are those of `headtree.capture`."""
     view, others = view_and_options(model, options)
     return view.prepare(**others)
-
-
-def _one_of(given: Mapping[str, Any]) -> str:
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) != 1:
-        raise InvalidTypeError(
-            f"exactly one of texts, images and inputs must be given, got {' and '.join(names) or 'none of them'}"
-        )
-    return names[0]
-
-
-def _check_options(
-    kind: str, batch_size: int | None, dtype: str | None, modality: str, tokens: Any, targets: Any
-) -> None:
-    if kind not in get_args(Kind):
-        raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {kind!r}")
-    if dtype is not None and dtype not in _DTYPES:
-        raise InvalidValueError(f"dtype must be one of {tuple(_DTYPES)}, got {dtype!r}")
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise InvalidValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
-    for name, value in (("tokens", tokens), ("targets", targets)):
-        if value is not None and modality != "texts":
-            raise InvalidTypeError(f"{name} applies to texts, not to {modality}; leave it out")
-
-
-def _check_scores(model: nn.Module, plan: AttentionPlan, kind: Kind) -> None:
-    if plan.from_outputs and kind == "scores":
-        raise InvalidValueError(
-            f"the scores of {type(model).__name__} are not available: the attentions it returns are not the "
-            "softmax of any scores it computes; use kind='probs', or describe the scores with register_attention"
-        )
-
-
-def _value_dtype(model: nn.Module, dtype: str | None) -> torch.dtype:
-    if dtype is not None:
-        return _DTYPES[dtype]
-    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
-    return torch.float64 if is_double else torch.float32

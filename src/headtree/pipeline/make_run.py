@@ -52,6 +52,7 @@ def make_run(
     questionnaire: Questionnaire | None = None,
     measures: Measures | None = None,
     depth: bool = False,
+    effects: bool = False,
     sensitivity: bool = False,
     draw: bool = True,
     force: bool = False,
@@ -71,6 +72,8 @@ def make_run(
         Settings of the measures.
     depth : bool
         Whether to measure rank collapse and paths, which runs the model many times.
+    effects : bool
+        Whether to measure how the loss changes without each head, which runs the model once per head and input.
     sensitivity : bool
         Whether to organize the first three inputs about twenty more times, changing one setting each time.
     draw : bool
@@ -94,6 +97,8 @@ def make_run(
     }
     if depth:
         plan["depth"] = PlannedStep(lambda writer: steps.add_depth(writer, begin), ())
+    if effects:
+        plan["effects"] = PlannedStep(lambda writer: steps.add_effects(writer, begin), ())
     if sensitivity:
         plan["sensitivity"] = PlannedStep(steps.measure_sensitivity, ())
     with writing_run(path, source.kind, settings, force=force) as writer:

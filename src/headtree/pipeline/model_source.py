@@ -21,6 +21,7 @@ from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import NAMES, BundledNetwork, load_bundled
+from headtree.models.inputs import ModelInput
 from headtree.models.model_files import is_gguf
 from headtree.models.placement import checked_device, checked_model_dtype
 from headtree.models.view import ModelView
@@ -35,6 +36,8 @@ TOKENS = 256
 _CHARACTERS = 32
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
 _THUMBNAIL = 96
+#: Effects of heads use up to so many times the inputs of the run for their first-order terms.
+_TIMES_MORE = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,8 @@ class ModelCapture:
     prepared: PreparedInputs
     pictures: Sequence[Any] | None = None  #: files, or arrays (channel, row, column)
     notes: tuple[str, ...] = ()  #: what the user should know about the inputs
+    labels: Sequence[int] | None = None  #: true classes of the inputs, where they are known
+    source: ModelSource | None = None  #: where further inputs come from
     _captured: dict[int, AttentionTensor] = field(default_factory=dict, repr=False)  # the rest of the last batch
 
     def to_run_again(self) -> dict[str, Any]:
@@ -56,6 +61,20 @@ class ModelCapture:
         except InvalidValueError:  # layers of unequal shapes, of which only some can be measured together
             again["layers"] = sorted({head.layer for head in self.prepared.selection.head_ids()})
         return again
+
+    def for_effects(self) -> dict[str, Any]:
+        """Arguments of `head_effects`: the inputs of the run, then further ones, on which no head is ablated."""
+        prepared = self.prepared
+        items = prepared.items if self.source is None else self.source.further(prepared)
+        return {
+            "model": prepared.view,
+            "inputs": [dict(item.kwargs) for item in items],
+            "n_ablated": len(prepared.items),
+            "labels": self.labels,
+            "part": prepared.part,
+            "heads": [tuple(head) for head in prepared.selection.head_ids()],
+            "batch_size": prepared.batch_size,
+        }
 
     def whole(self) -> PreparedInputs:
         """The inputs with all layers and heads of the model selected."""
@@ -240,6 +259,16 @@ class ModelSource:
         prepared = replace(prepared, items=prepared.items[: self.inputs])
         return prepared, self._note(len(prepared.items), f"{file.name} is too short for more of {tokens} tokens")
 
+    def further(self, prepared: PreparedInputs) -> tuple[ModelInput, ...]:
+        """The inputs of a run, and more of the same text or folder: at most ten times as many in all."""
+        more = replace(self, inputs=_TIMES_MORE * len(prepared.items))
+        if self.text is not None and len(prepared.items) == self.inputs:
+            return more._windows(prepared.view)[0].items
+        if self.images is not None:
+            paths = image_files(self.images)[: more.inputs]
+            return prepared.view.prepare(images=list(map(str, paths)), **self._options).items
+        return prepared.items
+
     def _note(self, n: int, reason: str) -> str:
         """A note if there are fewer inputs than asked for; empty if there are enough."""
         return "" if n == self.inputs else f"{n} input{'s' * (n > 1)} instead of {self.inputs}: {reason}"
@@ -258,7 +287,10 @@ class ModelSource:
             names = [network.classes[label] for label in network.labels.tolist()]
         pictures = None if network.images is None else [image.numpy() for image in network.images]
         note = self._note(len(inputs), f"{self.model} has no more samples")
-        return self._ready(prepared, names[: len(inputs)], [_tensor_hash(item) for item in inputs], note, pictures)
+        hashes = [_tensor_hash(item) for item in inputs]
+        ready = self._ready(prepared, names[: len(inputs)], hashes, note, pictures)
+        labels = None if network.labels is None else network.labels[: len(inputs)].tolist()
+        return replace(ready, labels=labels, source=None)
 
     def _ready(
         self,
@@ -270,7 +302,7 @@ class ModelSource:
     ) -> ModelCapture:
         inputs = tuple({"name": n, "sha256": h} for n, h in zip(names, hashes, strict=True))
         model = {**prepared.provenance, "model": self.model}
-        return ModelCapture(model, inputs, prepared, pictures, (note,) if note else ())
+        return ModelCapture(model, inputs, prepared, pictures, (note,) if note else (), source=self)
 
 
 class _BundledProcessor:

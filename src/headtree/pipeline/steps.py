@@ -16,6 +16,7 @@ from headtree.depth.model_depth import measure_depth
 from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus, consensus_of
 from headtree.measures.heads.diagnostics import diagnostics
+from headtree.measures.heads.effects import head_effects
 from headtree.measures.overlap import overlap
 from headtree.measures.per_input import MeasuredInput, measure_input
 from headtree.measures.sensitivity import sensitivity
@@ -27,9 +28,11 @@ from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
+from headtree.report.words.effects_section import effects_section
 from headtree.report.words.sensitivity_section import sensitivity_section
 from headtree.runs.containers import LazySequence
 from headtree.runs.contents import measured_file, sample_file
+from headtree.runs.effects_store import write_effects
 from headtree.runs.folder import RunWriter
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
 from headtree.section import Section
@@ -208,6 +211,21 @@ def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:
         draw_depth(found, folder)
     _append_columns(writer, "layers.csv", found.layer_table())
     write_section(writer, "depth", depth_section(found))
+
+
+def add_effects(writer: RunWriter, begin: Callable[[], Capture]) -> None:
+    """Add the change of loss without each head to the table of heads, with its arrays and a section."""
+    ready = begin()
+    if not isinstance(ready, ModelCapture):
+        raise InvalidValueError(
+            "effects need the model, but this run was made from tensors; make a run of a model with headtree run"
+        )
+    found = head_effects(**ready.for_effects(), rng=writer.record.settings["measures"]["seed"])
+    writer.announce("effects", ("effects.zarr", "heads.csv", "sections/effects.json"))
+    with writer.whole(writer.path / "effects.zarr") as draft:
+        write_effects(draft, found)
+    _append_columns(writer, "heads.csv", {"effect": found.effect, "effect_error": found.error})
+    write_section(writer, "effects", effects_section(found, writer.run.heads))
 
 
 def draw(writer: RunWriter) -> None:

@@ -19,11 +19,15 @@ STORED = (
     StoredFile("organization.zarr", "organize", "trees, affinities and coordinates of every input, and consensus"),
     StoredFile("measured/input_*.json", "measure", "what was measured on each input"),
     StoredFile("measures.json", "measure", "numbers about the whole network, from all inputs"),
-    StoredFile("heads.csv", "diagnose", "one row per head: entropies, family, coordinates, roles, diagnostics"),
+    StoredFile(
+        "heads.csv", "diagnose", "one row per head: entropies, family, roles, diagnostics; effects adds columns"
+    ),
     StoredFile("layers.csv", "diagnose", "one row per layer; the step depth adds columns"),
     StoredFile("overlap.csv", "diagnose", "how far the entropy of heads already contains each other measure"),
     StoredFile("sections/diagnostics.json", "diagnose", "roles and diagnostics in words and tables"),
     StoredFile("sections/depth.json", "depth", "rank collapse and paths, if asked for"),
+    StoredFile("effects.zarr", "effects", "change of loss without each head, token by token, if asked for"),
+    StoredFile("sections/effects.json", "effects", "effects of heads in words and a table"),
     StoredFile("sections/sensitivity.json", "sensitivity", "how much the settings matter, if asked for"),
     StoredFile("figures/*", "draw", "figures as SVG and PNG; depth and sensitivity add theirs"),
     StoredFile("report.html", "page", "the page to explore the run in"),

@@ -16,10 +16,12 @@ from headtree import _notebook
 from headtree._files import checked_path
 from headtree.errors import InvalidValueError
 from headtree.measures.consensus import Consensus
+from headtree.measures.heads.effects import HeadEffects
 from headtree.measures.per_input import MeasuredInput
 from headtree.questionnaire.organization import Organization
 from headtree.runs.containers import AttrMapping, LazySequence, attr_tree
 from headtree.runs.contents import measured_file
+from headtree.runs.effects_store import read_effects
 from headtree.runs.organization_store import read_consensus, read_organization
 from headtree.runs.record import Record, read_record
 from headtree.section import Section, read_section
@@ -133,6 +135,13 @@ class Run:
         return read_consensus(self._file("organization.zarr", "organize"))
 
     @cached_property
+    def effects(self) -> HeadEffects:
+        """Change of loss without each head, if the run was made with effects."""
+        if not (self.path / "effects.zarr").exists():
+            raise InvalidValueError(f"{self.path} has no effects of heads; make the run with --effects")
+        return read_effects(self.path / "effects.zarr")
+
+    @cached_property
     def measured(self) -> LazySequence[MeasuredInput]:
         """The measures of each input."""
         if self.kind == "array":
@@ -181,7 +190,7 @@ class Run:
 
     @cached_property
     def sections(self) -> AttrMapping[Section]:
-        """Optional sections: diagnostics, depth, claims, sensitivity."""
+        """Optional sections: diagnostics, depth, effects, claims, sensitivity."""
         return AttrMapping({path.stem: read_section(path) for path in self._glob("sections", "*.json")}, "section")
 
     @cached_property

@@ -117,7 +117,7 @@ def head_effects(
     Parameters
     ----------
     model : str, path, torch.nn.Module or ModelView
-        As in `headtree.capture`.
+        As in `headtree.capture`. An id or a folder is loaded with its output head, if its files have one.
     texts, images, inputs
         As in `headtree.capture`; give exactly one of them.
     labels : sequence, optional
@@ -158,7 +158,7 @@ def head_effects(
     ('cross entropy of the next token', (HeadId(layer=0, head=0), HeadId(layer=15, head=3)))
     """
     view, others = view_and_options(model, options)
-    prepared = view.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
+    prepared = view.headed.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
     n = len(prepared.items)
     n_ablated = _checked_count(n_ablated, n)
     reference = reference_inputs(prepared, how, reference)

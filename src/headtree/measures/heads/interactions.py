@@ -130,7 +130,7 @@ def interactions(
     view, others = view_and_options(model, options)
     if {"layers", "heads"} & set(others):
         raise InvalidTypeError("layers and heads are given by the groups; leave them out")
-    prepared = view.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
+    prepared = view.headed.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
     known = set(prepared.selection.head_ids())
     for group in chosen:
         for head in group:
