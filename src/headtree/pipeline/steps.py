@@ -209,7 +209,10 @@ def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     found = measure_depth(replace(ready.whole(), kind="probs"), seed=writer.record.settings["measures"]["seed"])
     with new_figures(writer, "depth", "layers.csv", "sections/depth.json") as folder:
         draw_depth(found, folder)
-    _append_columns(writer, "layers.csv", found.layer_table())
+    layers = found.layer_table()
+    _append_columns(
+        writer, "layers.csv", layers[layers["layer"].isin(writer.run.layers["layer"])].reset_index(drop=True)
+    )
     write_section(writer, "depth", depth_section(found))
 
 
@@ -250,13 +253,12 @@ def write_section(writer: RunWriter, name: str, section: Section) -> None:
 
 
 def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:
-    """Add columns to the table of layers of an earlier step; existing columns stay as they are."""
+    """Add columns to a table of an earlier step, which has the same rows; existing columns stay as they are."""
     import pandas as pd
 
     names = {"role": str, "leaning": str}
     table = pd.read_csv(writer.path / name, keep_default_na=False, na_values=[""], dtype=names)
-    present = columns[columns["layer"].isin(table["layer"])].reset_index(drop=True)
-    write_table(writer, name, tables.joined(table, present))
+    write_table(writer, name, tables.joined(table, columns))
 
 
 def write_table(writer: RunWriter, name: str, columns: Mapping[str, Any]) -> None:

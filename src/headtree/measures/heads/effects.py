@@ -62,10 +62,10 @@ class HeadEffects:
     raw_reliability: float  #: the same of `raw`
     changes: Float[np.ndarray, "head token"]  #: change of loss at every token of the ablated inputs
     input_of: Int[np.ndarray, " token"]  #: the input that each token of `changes` belongs to
-    loss: float  #: mean loss per token with all heads, over all inputs
+    loss: float  #: mean loss per token with all heads, over all inputs used
     objective: str  #: what the loss is, in words
     how: How
-    n_inputs: int
+    n_inputs: int  #: number of inputs used
     n_ablated: int  #: number of inputs on which heads were ablated
 
     @property
@@ -134,7 +134,8 @@ def head_effects(
         Reference inputs for "mean" and "resample", as in `ModelView.ablated`; by default the inputs themselves.
     n_ablated : int, optional
         On how many of the inputs, the first ones, to ablate each head. The others serve only for the mean of the
-        first-order term. By default all of up to 16 inputs, and a tenth (at least 16) of more.
+        first-order term, and are not used where there is none. By default all of up to 16 inputs, and a tenth of
+        more, but at least 16.
     control : bool
         Whether to use the first-order term as a control variate.
     rng : int
@@ -203,19 +204,17 @@ class _Sums:
 
 
 def _measure(measured: LossChanges, n_ablated: int, control: bool) -> _Sums:
-    n, heads = len(measured.prepared.items), measured.heads
+    heads = measured.heads
     has_slopes = control and measured.has_gradients and not measured.objective.is_distance
+    n = len(measured.prepared.items) if has_slopes else n_ablated  # further inputs serve the slopes alone
     losses: dict[int, np.ndarray] = {}
     slopes = np.zeros((n, len(heads)))
     by_token: dict[int, np.ndarray] = {}
     ablated = measured.batches(range(n_ablated))
-    others = measured.batches(range(n)) if has_slopes else measured.batches(range(n_ablated, n))
+    others = measured.batches(range(n)) if has_slopes else []
     with progress("ablating heads", len(ablated) * len(heads) + len(others)) as step:
         for batch in others:
-            if has_slopes:
-                slopes[batch], found = measured.first_order(batch)
-            else:
-                found = measured.base(batch).losses
+            slopes[batch], found = measured.first_order(batch)
             losses.update(zip(batch, found, strict=True))
             step("first-order terms")
         for batch in ablated:

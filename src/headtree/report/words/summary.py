@@ -31,6 +31,7 @@ def summarized(run: Run) -> dict[str, Any]:
         "layers": len(run.layers),
         "most_active": _named(falling.head(_SHOWN)),
         "least_active": _named(falling.tail(_SHOWN).iloc[::-1]),
+        "largest_effects": _largest_effects(table),
         "families": _families(run),
         "heads_without_family": int((table["family"] < 0).sum()),
         "rank_correlation": None if stability is None else stability.mean_correlation,
@@ -62,6 +63,17 @@ def _of_array(run: Run) -> dict[str, Any]:
 
 def _named(rows: Any) -> list[dict[str, Any]]:
     return [{"name": str(row["name"]), "entropy": float(row["entropy"])} for row in rows.to_dict(orient="records")]
+
+
+def _largest_effects(table: Any) -> list[dict[str, Any]] | None:
+    """The heads without which the loss grows most; None if effects were not measured."""
+    if "effect" not in table:
+        return None
+    rows = table.sort_values("effect", ascending=False).head(_SHOWN).to_dict(orient="records")
+    return [
+        {"name": str(row["name"]), "effect": float(row["effect"]), "error": float(row["effect_error"])}
+        for row in rows
+    ]
 
 
 def _families(run: Run) -> list[dict[str, Any]]:
@@ -98,6 +110,7 @@ def _network_words(found: Mapping[str, Any]) -> str:
         *(f"  note                {note}" for note in found["notes"]),
         f"  most active heads   {_heads(found['most_active'])}  (mean Haar entropy)",
         f"  least active heads  {_heads(found['least_active'])}",
+        *_effect_lines(found),
         *_family_lines(found),
     ]
     correlation = found["rank_correlation"]
@@ -132,6 +145,16 @@ def _counts(counts: Sequence[int]) -> str:
 
 def _heads(heads: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{head['name']} {number_words(head['entropy'])}" for head in heads)
+
+
+def _effect_lines(found: Mapping[str, Any]) -> list[str]:
+    if not found["largest_effects"]:
+        return []
+    heads = [
+        f"{head['name']} {number_words(head['effect'])} ± {number_words(head['error'])}"
+        for head in found["largest_effects"]
+    ]
+    return [f"  largest effects     {', '.join(heads)}  (change of loss without the head)"]
 
 
 def _family_lines(found: Mapping[str, Any]) -> list[str]:
