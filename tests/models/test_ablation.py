@@ -152,6 +152,27 @@ def test_only_the_output_projection_matters():
         torch.testing.assert_close(found, without(x))
 
 
+class MeanAttention(PerHeadInputsAttention):
+    """Its heads are averaged before the output projection."""
+
+    def forward(self, x):
+        q, k, v = ((x[:, None] @ w[None]) for w in self.weights)
+        return self.out(((q @ k.mT / 2).softmax(dim=-1) @ v).mean(dim=1).repeat(1, 1, 2))
+
+
+def test_heads_are_ablated_beside_others_that_cannot_be():
+    net, x = nn.Sequential(MeanAttention(), PerHeadInputsAttention()), torch.randn(1, 5, 8)
+    without = copy.deepcopy(net)
+    with torch.no_grad():
+        without[1].out.weight[:, 4:] = 0
+        view = ht.ModelView(net)
+        with view.ablated([(1, 1)]):
+            found = net(x)
+        torch.testing.assert_close(found, without(x))
+        with pytest.raises(HeadtreeError, match="heads of 0 are mixed"), view.ablated([(0, 1)]):
+            net(x)
+
+
 def test_the_mean_over_reference_inputs_is_a_constant_in_the_bias():
     model, read = zoo.ALL["gpt2"].build(), zoo.ALL["gpt2"].read()
     seen = []
