@@ -312,7 +312,7 @@ class ModelView:
         return self._traced[1]
 
     def output_sites(self, plan: AttentionPlan, chosen: Iterable[int]) -> Mapping[int, OutputSite]:
-        """Where the heads of at least the chosen attention calls hand over their outputs; the view must be ready."""
+        """Where the heads of the chosen attention calls, at least, hand over outputs; the view must be ready."""
         known = self._output_sites.setdefault(plan, {})
         missing = [i for i in chosen if i not in known]
         if missing:
