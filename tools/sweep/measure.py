@@ -36,10 +36,10 @@ def _ablated(view: ht.ModelView, inputs: dict[str, Any], part: str | None) -> No
     before = outputs(view.model, inputs)
     with view.ablated([(0, 0)], part=part):
         without = outputs(view.model, inputs)
-    if same_tensors(before, without):
-        raise NoEffectError("the output is the same without a head")
     if not same_tensors(before, outputs(view.model, inputs)):
-        raise NoEffectError("the output is another one after the block")
+        raise RuntimeError("the output is another one after the block")
+    if same_tensors(before, without):
+        raise NoEffectError
 
 
 #: What builds on capture, one column each: called with a view, inputs and a part.
@@ -53,7 +53,7 @@ Row = dict[str, Any]
 
 
 class NoEffectError(Exception):
-    """A model that does the same without a head, or something else once it has it back."""
+    """The output is the same without a head."""
 
 
 class NoTinyModelError(Exception):
@@ -181,6 +181,8 @@ def works(
             use(view, dict(inputs), part or None)
         except ht.HeadtreeError:
             continue
+        except NoEffectError:
+            return "no effect", ""
         except Exception as error:  # headtree should have refused
             return "fails", in_short(error)
         done.append(part)
