@@ -1,9 +1,11 @@
 """The sweep of model families: its rows, its workers and its page; `make sweep` runs it as a whole."""
 
+import contextlib
 import os
 import time
 
 import pytest
+import torch
 
 import headtree as ht
 from tools.sweep import families
@@ -21,6 +23,7 @@ def test_a_family_of_the_tests_and_one_that_is_made_small_agree():
         assert row["own"] == "outputs"
         assert max(row["probs"], row["scores"]) < 1e-5
         assert (row["weights"], row["residual"], row["unchanged"]) == ("yes", "yes", "yes")
+        assert row["ablated"] == "yes"
 
 
 def test_every_part_is_compared():
@@ -83,6 +86,23 @@ def test_a_use_that_fails_is_not_taken_for_a_refusal(monkeypatch):
     row = measured("electra")
     assert (row["outcome"], row["weights"], row["residual"]) == ("agrees", "refused", "fails")
     assert row["why"] == "residual: ZeroDivisionError: division by zero"
+
+
+def test_an_ablation_without_effect_is_told_from_one_that_lasts(monkeypatch):
+    monkeypatch.setattr(ht.ModelView, "ablated", lambda view, heads, part: contextlib.nullcontext())
+    assert measured("electra")["ablated"] == "no effect"
+
+    def lasting(view, heads, part):
+        with torch.no_grad():
+            view.model.encoder.layer[0].attention.output.dense.weight.zero_()
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(ht.ModelView, "ablated", lasting)
+    row = measured("electra")
+    assert (row["ablated"], row["why"]) == (
+        "fails",
+        "ablated: RuntimeError: the output is another one after the block",
+    )
 
 
 def behaves(name):

@@ -11,6 +11,7 @@ import torch
 
 import headtree as ht
 from headtree.depth.frozen_network import count_paths, random_path
+from headtree.depth.norms import relative_residual
 from headtree.errors import HeadtreeError
 from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLConfig
 from tests.depth.conftest import ORDERS, X, network
@@ -92,6 +93,14 @@ def test_paths_add_up_for_every_architecture(name, part):
     np.testing.assert_allclose(found.head_share.sum(axis=(1, 2)), found.share[:, 1], atol=1e-5)
     assert found.n_paths == tuple(math.comb(len(found.layers), k) * 4**k for k in range(len(found.layers) + 1))
     assert np.isfinite(found.residual).all()
+
+
+def test_the_rows_of_a_stream_that_ends_without_a_batch_axis_are_tokens():
+    read = {"input_ids": zoo.ALL["opt"].read()["input_ids"][:1]}
+    found = ht.path_lengths(zoo_model("opt"), inputs=read)
+    (frozen,) = ht.frozen_networks(zoo_model("opt"), inputs=read)
+    expected = [float(relative_residual(term.reshape(12, 32))) for term in frozen.by_length()[0]]
+    np.testing.assert_allclose(found.residual[0], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("pre_norm", [True, False])

@@ -47,6 +47,8 @@ BY_HAND = {
     ("falcon", None): of_linear("h.{}.self_attention.dense"),
     ("deberta_v2", None): of_linear("encoder.layer.{}.attention.output.dense"),
     ("xlnet", None): of_xlnet,
+    ("opt", None): of_linear("decoder.layers.{}.self_attn.out_proj"),
+    ("minicpm3", None): of_linear("layers.{}.self_attn.o_proj"),  # keys from two projections
 }
 
 
@@ -122,6 +124,53 @@ def test_transformer_xl_with_heads_wider_than_the_stream():
         pruned.blocks[1].attention.output.weight[:, 12:18] = 0
     with ht.ModelView(model).ablated([(1, 2)]):
         torch.testing.assert_close(output(model, read), output(pruned, read))
+
+
+class PerHeadInputsAttention(nn.Module):
+    """Queries, keys and values by one matrix per head; one output projection for all heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(3, 2, 8, 4, generator=torch.Generator().manual_seed(0)))
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = ((x[:, None] @ w[None]) for w in self.weights)
+        mixed = (q @ k.mT / 2).softmax(dim=-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def test_only_the_output_projection_matters():
+    net, x = PerHeadInputsAttention(), torch.randn(1, 5, 8)
+    without = copy.deepcopy(net)
+    with torch.no_grad():
+        without.out.weight[:, 4:] = 0
+        view = ht.ModelView(net)
+        view.capture(inputs=[x])
+        with view.ablated([(0, 1)]):
+            found = net(x)
+        torch.testing.assert_close(found, without(x))
+
+
+class MeanAttention(PerHeadInputsAttention):
+    """Its heads are averaged before the output projection."""
+
+    def forward(self, x):
+        q, k, v = ((x[:, None] @ w[None]) for w in self.weights)
+        return self.out(((q @ k.mT / 2).softmax(dim=-1) @ v).mean(dim=1).repeat(1, 1, 2))
+
+
+def test_heads_are_ablated_beside_others_that_cannot_be():
+    net, x = nn.Sequential(MeanAttention(), PerHeadInputsAttention()), torch.randn(1, 5, 8)
+    without = copy.deepcopy(net)
+    with torch.no_grad():
+        without[1].out.weight[:, 4:] = 0
+        view = ht.ModelView(net)
+        with view.ablated([(1, 1)]):
+            found = net(x)
+        torch.testing.assert_close(found, without(x))
+        with pytest.raises(HeadtreeError, match="heads of 0 are mixed"), view.ablated([(0, 1)]):
+            net(x)
 
 
 def test_the_mean_over_reference_inputs_is_a_constant_in_the_bias():

@@ -1,10 +1,13 @@
 """Families whose attention is easily taken for something else: said so, or captured as it is."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import headtree as ht
 from headtree.errors import HeadtreeError
+from headtree.models import facts
 from tests.models import zoo
 
 
@@ -81,6 +84,33 @@ def test_a_model_that_reads_images_and_writes_text_labels_both(tokenizer):
         assert (att.queries, att.keys) == (queries, keys)
     (plain,) = ht.capture(model, inputs=read, part="decoder")
     assert plain.queries == tuple(map(str, range(6)))
+
+
+@pytest.mark.parametrize("patch", [(7, 3, 3, 3), [8], (0, 8), 0, None])
+def test_an_unusual_patch_size_leaves_positions_as_labels(patch):
+    model = torch.nn.Module()
+    model.config = SimpleNamespace(model_type="any", patch_size=patch)
+    assert facts.patch_labels(model, (16, 16), 5) == ["0", "1", "2", "3", "4"]
+
+
+class Streaming(torch.nn.Module):
+    """Decides itself whether its layers keep keys and values, and hands all other arguments down."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(model_type="any", use_cache=True)
+        self.layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x, **options):
+        return self._layers(x, use_cache=False, **options)
+
+    def _layers(self, x, use_cache, **options):
+        return self.layer(x, x, x)[0]
+
+
+def test_a_model_that_does_not_take_use_cache_is_not_given_it():
+    (att,) = ht.capture(Streaming().eval(), inputs={"x": torch.randn(1, 5, 8)})
+    assert att.shape == (2, 5, 5)
 
 
 def test_prophetnet_returns_scores_as_attentions_and_is_captured_all_the_same():

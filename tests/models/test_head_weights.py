@@ -229,6 +229,12 @@ def test_a_stack_of_matrices_is_refused_not_guessed():
         ht.head_weights(PerHeadAttention(), inputs=[torch.randn(1, 5, 8)])
 
 
+def test_keys_put_together_from_several_projections_are_refused():
+    case = zoo.ALL["minicpm3"]  # all heads share the rotary part of their keys
+    with pytest.raises(HeadtreeError, match=r"the keys of layers\.0\.self_attn are written into another tensor"):
+        ht.head_weights(case.build(), inputs=case.read())
+
+
 def test_selected_layers_keep_their_numbers():
     case = zoo.ALL["bert"]
     model = case.build()

@@ -22,6 +22,7 @@ SELF = [
     "mpnet",
     "deberta_v2",
     "gptj",
+    "opt",
 ]
 
 

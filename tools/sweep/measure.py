@@ -22,6 +22,7 @@ from tools.sweep.own_attention import (
     draws_random_numbers,
     largest_difference,
     outputs,
+    same_tensors,
     softmax_of,
 )
 from tools.sweep.readings import readings, words_for
@@ -29,13 +30,30 @@ from tools.sweep.readings import readings, words_for
 #: A model that is larger is not tiny: a size in its configuration has a name that the sweep does not know.
 _MOST_PARAMETERS = 30_000_000
 
+
+def _ablated(view: ht.ModelView, inputs: dict[str, Any], part: str | None) -> None:
+    """Run the model without one head; it must do without it, and have it again afterwards."""
+    before = outputs(view.model, inputs)
+    with view.ablated([(0, 0)], part=part):
+        without = outputs(view.model, inputs)
+    if not same_tensors(before, outputs(view.model, inputs)):
+        raise RuntimeError("the output is another one after the block")
+    if same_tensors(before, without):
+        raise NoEffectError
+
+
 #: What builds on capture, one column each: called with a view, inputs and a part.
 USES: dict[str, Callable[[ht.ModelView, dict[str, Any], str | None], Any]] = {
     "weights": lambda view, inputs, part: view.weights(inputs=inputs, part=part),
     "residual": lambda view, inputs, part: view.residual(inputs=inputs, part=part),
+    "ablated": _ablated,
 }
 
 Row = dict[str, Any]
+
+
+class NoEffectError(Exception):
+    """The output is the same without a head."""
 
 
 class NoTinyModelError(Exception):
@@ -79,8 +97,8 @@ def _judged_again(case: Any, inputs: Mapping[str, Any], found: Row) -> Row:
             again = judge()
         except Exception:  # not every model runs in every way
             continue
-        if again["outcome"] == "agrees":
-            return {**again, "why": way + by}
+        if again["outcome"] in ("agrees", "refused in part"):
+            return {**again, "why": "; ".join(filter(None, [again["why"], way + by]))}
     return found
 
 
@@ -163,6 +181,8 @@ def works(
             use(view, dict(inputs), part or None)
         except ht.HeadtreeError:
             continue
+        except NoEffectError:
+            return "no effect", ""
         except Exception as error:  # headtree should have refused
             return "fails", in_short(error)
         done.append(part)

@@ -206,7 +206,7 @@ def _measure(network: FrozenNetwork, item: ModelInput, number: int, module: str)
 
 
 def _residual(term: Tensor, network: FrozenNetwork, item: ModelInput, number: int) -> float:
-    rows = term.movedim(network.token_axis, -2).reshape(-1, term.shape[-1])
+    rows = term if term.ndim == 2 else term.movedim(network.token_axis, -2).reshape(-1, term.shape[-1])
     return float(relative_residual(tokens_of(rows, item, number)))
 
 

@@ -125,7 +125,7 @@ def intercepting_heads(
         return
     selection = select(plan, part, None, pairs)
     with view.ready():
-        sites = dict(enumerate(view.output_sites(plan)))
+        sites = view.output_sites(plan, selection.sites)
         edits = make(plan, selection, sites)
     with intercepting(view.model, sites, edits, is_running=is_running):
         yield
@@ -165,7 +165,7 @@ def reference_outputs(prepared: PreparedInputs) -> list[_Outputs]:
     """What the selected heads write on each prepared input, before W_O."""
     found: list[_Outputs] = []
     with prepared.view.ready():
-        sites = dict(enumerate(prepared.view.output_sites(prepared.plan)))
+        sites = prepared.view.output_sites(prepared.plan, prepared.selection.sites)
         for item in prepared.items:
             kept: _Outputs = {}
             edits = {i: _reader(kept, i, heads) for i, heads in prepared.selection.heads.items()}

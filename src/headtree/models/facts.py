@@ -86,10 +86,10 @@ def patch_labels(model: nn.Module, pixels: tuple[int, int], n_tokens: int) -> li
     """Labels of an image's tokens: "class", "register0", … first, then patches by row and column, "r3c5"."""
     config = _image_config(model)
     patch = getattr(config, "patch_size", None)
-    if patch is None:
-        return [str(i) for i in range(n_tokens)]
-    height, width = patch if isinstance(patch, list | tuple) else (patch, patch)
-    rows, columns = pixels[0] // int(height), pixels[1] // int(width)
+    sides = tuple(patch) if isinstance(patch, list | tuple) else (patch, patch)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        return [str(i) for i in range(n_tokens)]  # no patches, or of another size in each stage
+    rows, columns = pixels[0] // sides[0], pixels[1] // sides[1]
     n_extra = n_tokens - rows * columns
     if n_extra < 0 or rows * columns == 0:
         return [str(i) for i in range(n_tokens)]
@@ -103,6 +103,15 @@ def accepts(model: nn.Module, argument: str) -> bool:
     parameters = inspect.signature(model.forward).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return argument in parameters or (takes_any and config_of(model) is not None)
+
+
+def can_keep_a_cache(model: nn.Module) -> bool:
+    """Whether the model has the option `use_cache`.
+
+    Its forward must name it: among further arguments, which a model hands down, it may collide with the model's own
+    choice.
+    """
+    return hasattr(config_of(model), "use_cache") and "use_cache" in inspect.signature(model.forward).parameters
 
 
 def is_encoder_decoder(model: nn.Module) -> bool:

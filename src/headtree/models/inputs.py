@@ -231,7 +231,7 @@ def _token_labels(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
 
 
 def _without_cache(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
-    if facts.config_of(model) is not None and hasattr(facts.config_of(model), "use_cache"):
+    if facts.can_keep_a_cache(model):
         kwargs.setdefault("use_cache", False)
     return kwargs
 

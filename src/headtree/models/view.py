@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from os import PathLike
@@ -104,7 +104,7 @@ class ModelView:
         self._tokenizer, self._processor = tokenizer, processor
         self._plans: dict[Any, AttentionPlan] = {}
         self._traced: tuple[AttentionPlan, Trace] | None = None
-        self._output_sites: dict[AttentionPlan, list[OutputSite]] = {}
+        self._output_sites: dict[AttentionPlan, dict[int, OutputSite]] = {}
         self._towers: dict[int, ModelView] = {}
 
     @cached_property
@@ -402,11 +402,13 @@ class ModelView:
                 self._traced = plan, trace(self.model, plan.probe)
         return self._traced[1]
 
-    def output_sites(self, plan: AttentionPlan) -> list[OutputSite]:
-        """Where the heads of each attention call hand over their outputs, in call order; the view must be ready."""
-        if plan not in self._output_sites:
-            self._output_sites[plan] = find_output_sites(self.traced(plan), plan, self.model)
-        return self._output_sites[plan]
+    def output_sites(self, plan: AttentionPlan, chosen: Iterable[int]) -> Mapping[int, OutputSite]:
+        """Where the heads of the chosen attention calls, at least, hand over outputs; the view must be ready."""
+        known = self._output_sites.setdefault(plan, {})
+        missing = [i for i in chosen if i not in known]
+        if missing:
+            known |= find_output_sites(self.traced(plan), plan, self.model, missing)
+        return known
 
     def value_norms(self, prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "head key"]:
         """‖v·W_O‖ of every selected head and every key on one prepared input; the view must be ready."""

@@ -45,7 +45,7 @@ class LossChanges:
 
     def __post_init__(self) -> None:
         prepared, selection = self.prepared, self.prepared.selection
-        self.sites = dict(enumerate(prepared.view.output_sites(prepared.plan)))
+        self.sites = prepared.view.output_sites(prepared.plan, selection.sites)
         names = [prepared.plan.sites[i].name for i in selection.layers]
         self.prefix = SharedPrefix(prepared.model, block_paths(names))
         self.site_of_layer = {layer: site for site, layer in selection.layers.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -94,13 +95,19 @@ class ProjectionFinder:
     """Follows the features of heads through a traced forward pass."""
 
     def __init__(self, graph: Graph, sites: list[TracedSite]) -> None:
-        self.graph, self.users = graph, graph.users()
-        self.input_projections = {
-            node.index
-            for site in sites
-            for ref in (site.query, site.key, site.value)
-            for node, _, _ in self._before(ref)
-        }
+        self.graph, self.sites, self.users = graph, sites, graph.users()
+
+    @cached_property
+    def input_projections(self) -> frozenset[int]:
+        """Nodes that make queries, keys and values; those of them that are products with a single matrix."""
+        found: set[int] = set()
+        for site in self.sites:
+            for ref in (site.query, site.key, site.value):
+                try:
+                    found.update(node.index for node, _, _ in self._before(ref))
+                except InvalidValueError:
+                    continue  # `matrices` says why
+        return frozenset(found)
 
     def matrices(self, site: TracedSite) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """W_Q, W_K, W_V and W_O of a call."""
@@ -125,8 +132,20 @@ class ProjectionFinder:
                 "matrix; merge adapters into the weights first"
             )
         node, matrix, axis = found[0]
+        if not self._can_follow(Ref(node.index), target):
+            raise InvalidValueError(
+                f"the {what} of {site.module or 'the model'} are written into another tensor piece by piece, as "
+                "where all heads share the rotary part of their keys, so no single matrix makes them; weights per "
+                "head are not defined for this model, but view.ablated works without them"
+            )
         heads = _layout(self.graph, Ref(node.index), axis, target, is_transposed)
         return torch.stack([matrix[:, features] for features in heads])
+
+    def _can_follow(self, source: Ref, target: Ref) -> bool:
+        """Whether a value is computed from another one, rather than only put into a tensor made after its shape."""
+        with torch.enable_grad():
+            start = self.graph.value(source).detach().clone().requires_grad_()
+            return self.graph.replay({source: start}, target).requires_grad
 
     def _output_matrices(self, site: TracedSite) -> Float[Tensor, "head feature width"]:
         """The rows of the output projection that each head multiplies; of the identity if there is none."""

@@ -8,7 +8,7 @@ operation that computes z is intercepted below autograd.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -94,8 +94,10 @@ class HookPoint:
         return torch.equal(self.features.flatten(), torch.arange(self.features.numel()))
 
 
-def find_output_sites(traced: Trace, plan: AttentionPlan, model: nn.Module) -> list[OutputSite]:
-    """Where the heads of every attention call of a plan hand over their outputs, in call order."""
+def find_output_sites(
+    traced: Trace, plan: AttentionPlan, model: nn.Module, chosen: Iterable[int]
+) -> dict[int, OutputSite]:
+    """Where the heads of some attention calls of a plan hand over their outputs, by the numbers of the calls."""
     if plan.from_outputs:
         raise InvalidValueError(
             f"the attention of {type(model).__name__} is known only from its outputs, not from the modules that "
@@ -103,17 +105,15 @@ def find_output_sites(traced: Trace, plan: AttentionPlan, model: nn.Module) -> l
             "register_attention"
         )
     sites = matched_sites(traced, plan.sites, type(model).__name__)
-    described = next((site for site in sites if site.softmax is None), None)
+    chosen = list(chosen)
+    described = next((sites[i] for i in chosen if sites[i].softmax is None), None)
     if described is not None:
         raise InvalidValueError(
             f"the attention of {described.module or 'the model'} was described with register_attention, so what "
             "its single heads write is unknown; this works only where a softmax is multiplied by values"
         )
     finder = ProjectionFinder(traced.graph, sites)
-    return [
-        _output_site(traced, finder, known.name, site, known.shape)
-        for known, site in zip(plan.sites, sites, strict=True)
-    ]
+    return {i: _output_site(traced, finder, plan.sites[i].name, sites[i], plan.sites[i].shape) for i in chosen}
 
 
 def _output_site(

@@ -161,6 +161,6 @@ def _looks(located: LocatedStream) -> dict[Position, list[_Look]]:
 
 def batch_first(value: Tensor, stream: ResidualStream, n_items: int) -> Float[Tensor, "input token width"]:
     """A value of the stream with its batch axis first."""
-    if stream.batch_axis is None:
-        return value.reshape(n_items, -1, value.shape[-1])
-    return value.movedim(stream.batch_axis, 0)
+    if value.ndim == 2:  # tokens of all inputs in one axis, throughout or for a while, as in the MLPs of OPT
+        value = value.unflatten(0, (-1, n_items) if stream.batch_axis == 1 else (n_items, -1))
+    return value.movedim(stream.batch_axis or 0, 0)
