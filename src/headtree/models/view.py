@@ -363,14 +363,15 @@ class ModelView:
             else:
                 items = ready_inputs(view.model, inputs, self._tokenizer)
             plan = view.plan(items[0])
+            selection = select(plan, part, layers, heads)
             if kind == "weighted":
-                view.output_sites(plan)  # refuse before any work what cannot be weighted
+                view.output_sites(plan, selection.sites)  # refuse before any work what cannot be weighted
         check_scores(view.model, plan, kind)
         prepared = PreparedInputs(
             view=view,
             items=tuple(items),
             plan=plan,
-            selection=select(plan, part, layers, heads),
+            selection=selection,
             kind=kind,
             dtype=value_dtype(view.model, dtype),
             window=parse_window(window),

@@ -116,7 +116,7 @@ def _by_head(value: Tensor) -> Float[Tensor, "head row column"]:
 
 def find_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
     """The places of every selected attention call, by the number of its site; the view must be ready."""
-    outputs = prepared.view.output_sites(prepared.plan)  # refuses what cannot be told
+    outputs = prepared.view.output_sites(prepared.plan, prepared.selection.sites)  # refuses what cannot be told
     traced = prepared.view.traced(prepared.plan)
     sites = matched_sites(traced, prepared.plan.sites, type(prepared.model).__name__)
     return {i: _places(traced.graph, sites[i], outputs[i]) for i in prepared.selection.sites}
