@@ -249,8 +249,6 @@ def test_a_capture_inside_the_context_shows_what_later_layers_do_without_the_hea
     before = view.capture(inputs=read)[0].values
     with view.ablated([(0, 1)]):
         without = view.capture(inputs=read)[0].values
-    with ht.ModelView(model).ablated([(0, 1)]):  # found at the first pass
-        assert torch.equal(ht.ModelView(model).capture(inputs=read)[0].values, without)
     fresh = ht.ModelView(model)
     with fresh.ablated([(0, 1)]):
         assert torch.equal(fresh.capture(inputs=read)[0].values, without)
@@ -276,4 +274,57 @@ def test_bad_arguments_are_named(arguments, message):
         output(model, read)
     assert not any(module._forward_pre_hooks for module in model.modules())
     with pytest.raises(HeadtreeError, match="uses no reference inputs"), view.ablated([(0, 1)], reference=read):
+        pass
+
+
+def test_contexts_nest_before_the_model_was_probed():
+    model, read = zoo.ALL["gpt2"].build(), zoo.ALL["gpt2"].read()
+    with ht.ModelView(model).ablated([(0, 1), (2, 3)]):
+        both = output(model, read)
+    fresh = ht.ModelView(model)
+    with fresh.ablated([(0, 1)]), fresh.ablated([(2, 3)]):
+        assert torch.equal(output(model, read), both)
+
+
+def test_submodules_are_ablated_too_and_a_model_that_never_ran_is_an_error():
+    model, read = zoo.ALL["albert"].build(), zoo.ALL["albert"].read()
+    view = ht.ModelView(model)
+    with (
+        pytest.raises(HeadtreeError, match="never found, because AlbertModel itself was not called"),
+        view.ablated([(1, 1)]),
+    ):
+        pass
+    view.capture(inputs=read)
+    with view.ablated([(1, 1)]):
+        expected = output(model, read)
+        for _ in range(2):
+            hidden = model.embeddings(**read)
+            with torch.no_grad():
+                torch.testing.assert_close(model.encoder(hidden)[0], expected)
+
+
+def test_an_error_of_the_first_call_is_not_forgotten():
+    model, read = zoo.ALL["gpt2"].build(), zoo.ALL["gpt2"].read()
+    with ht.ModelView(model).ablated([(0, 1)]):
+        for _ in range(2):
+            with pytest.raises(HeadtreeError, match=r"cannot be found|fails on the first input"):
+                model(input_ids=torch.tensor([[999]]))
+        output(model, read)
+
+
+def test_resampling_refuses_a_cache():
+    model, read = zoo.ALL["llama"].build(), zoo.ALL["llama"].read()
+    with torch.no_grad():
+        cache = model(read["input_ids"][:, :8], use_cache=True).past_key_values
+        with (
+            ht.ModelView(model).ablated([(1, 1)], "resample", reference=read),
+            pytest.raises(HeadtreeError, match="needs whole inputs, but this pass continues a cache of 8 tokens"),
+        ):
+            model(read["input_ids"][:, 8:], past_key_values=cache)
+
+
+@pytest.mark.parametrize("rng", ["a", -1, 1.5])
+def test_bad_seeds_are_named(rng):
+    model = zoo.ALL["gpt2"].build()
+    with pytest.raises(HeadtreeError, match="rng must be a seed"), ht.ModelView(model).ablated([(0, 1)], rng=rng):
         pass

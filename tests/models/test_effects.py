@@ -170,7 +170,7 @@ def test_labels():
     assert found.objective == "cross entropy of labels"
     with pytest.raises(HeadtreeError, match="one entry per input, got 2 for 4"):
         ht.head_effects(model, inputs={"pixel_values": pixels}, labels=[0, 1])
-    with pytest.raises(HeadtreeError, match=r"labels\[1\] must be a class, whole numbers below 3, got 7"):
+    with pytest.raises(HeadtreeError, match=r"labels\[1\] must be a class, whole numbers from 0 to 2, got 7"):
         ht.head_effects(model, inputs={"pixel_values": pixels[:2]}, labels=[0, 7])
 
 
@@ -236,3 +236,60 @@ def test_bad_counts_are_named(gpt2):
     for count in (0, 5, True, 1.5):
         with pytest.raises(HeadtreeError, match="n_ablated must be a whole number from 1 to the 4 inputs"):
             ht.head_effects(gpt2, inputs=texts(4), n_ablated=count)
+
+
+def test_padding_does_not_count(gpt2):
+    (item,) = texts(1)
+    ids, mask = item["input_ids"], torch.ones(1, 16, dtype=torch.long)
+    mask[:, :4] = 0
+    left = {
+        "input_ids": torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], dim=1),
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0),
+    }
+    plain = ht.head_effects(gpt2, inputs=[item])
+    padded = ht.head_effects(gpt2, inputs=[left])
+    np.testing.assert_allclose(padded.changes, plain.changes, atol=1e-4)
+    moved = ht.head_effects(gpt2.transformer, inputs=[left])
+    assert moved.changes.shape == (12, 12)
+
+
+def test_effects_inside_contexts(gpt2):
+    items = texts(2)
+    found = ht.head_effects(gpt2, inputs=items)
+    with torch.no_grad():
+        np.testing.assert_array_equal(ht.head_effects(gpt2, inputs=items).first_order, found.first_order)
+    view = ht.ModelView(gpt2)
+    with view.ablated([(1, 1)]):
+        inside = ht.head_effects(view, inputs=items)
+    assert np.abs(inside.changes[5]).max() < 1e-5  # the head is ablated already
+    assert np.abs(inside.changes[0]).max() > 1e-4
+
+
+def test_resampling_never_draws_the_input_itself(gpt2):
+    assert (np.abs(ht.head_effects(gpt2, inputs=texts(2), how="resample").raw) > 1e-6).all()
+    with pytest.raises(HeadtreeError, match="no other reference input has at least the 12 tokens"):
+        ht.head_effects(gpt2, inputs=texts(1), how="resample")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bogus": 1}, "bogus is not an option here"),
+        ({"rng": -1}, "rng must be a seed"),
+        ({"labels": 3}, "labels must be a list of whole numbers"),
+        ({"labels": ["a", "b"]}, "labels must be a list of whole numbers"),
+        ({"labels": [[-100] * 12] * 2}, "input 0 has no loss"),
+        ({"labels": [[1] * 5] * 2}, "a label for each of the 12 tokens, got 5"),
+        ({"labels": [[-3] * 12] * 2}, r"labels\[0\] must be a class for every token"),
+        ({"loss": lambda output, _: output.logits[:0, 0, 0]}, "input 0 has no loss"),
+    ],
+)
+def test_bad_options_are_named(gpt2, options, message):
+    with pytest.raises(HeadtreeError, match=message):
+        ht.head_effects(gpt2, inputs=texts(2), **options)
+
+
+def test_one_token_predicts_nothing(gpt2):
+    with pytest.raises(HeadtreeError, match="at least 2 tokens"):
+        ht.head_effects(gpt2, inputs=texts(1, n_tokens=1))

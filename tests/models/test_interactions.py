@@ -82,3 +82,9 @@ def test_bad_arguments_are_named(gpt2, groups, options, message):
         ht.interactions(gpt2, groups, inputs=texts(1), **options)
     assert not any(module._forward_pre_hooks for module in gpt2.modules())
     assert torch.is_grad_enabled()
+
+
+def test_a_whole_layer_has_no_partners(gpt2):
+    found = ht.interactions(gpt2, [[(0, i) for i in range(4)]], inputs=texts(1), n_partners=2)
+    assert np.isnan(found.partners).all()
+    assert np.isnan(found.p).all()

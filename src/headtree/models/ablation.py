@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.models.graph.output_sites import Edit, OutputSite, intercepting
+from headtree._checks import generator
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.models.graph.output_sites import Edit, OutputSite, intercepting, is_unedited
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import AttentionPlan, run
@@ -38,13 +39,34 @@ def ablation(
     prepared = None if reference is None else prepared_reference(view, reference, part)
     tower = view if prepared is None else prepared.view
     plan = prepared.plan if prepared is not None else tower.latest_plan()
-    generator = np.random.default_rng(rng)
-    if plan is not None:
-        with intercepting_heads(tower, plan, pairs, part, _edits_for(how, prepared, generator)):
-            yield
-        return
-    with _located_at_first_call(tower, pairs, part, _edits_for(how, None, generator)):
+    edits = _edits_for(how, prepared, generator(rng))
+    with _whole_inputs(tower) if how == "resample" else nullcontext():
+        if plan is not None:
+            with intercepting_heads(tower, plan, pairs, part, edits):
+                yield
+        else:
+            with _located_at_first_call(tower, pairs, part, edits):
+                yield
+
+
+@contextmanager
+def _whole_inputs(view: ModelView) -> Iterator[None]:
+    """Refuse passes that continue a key-value cache: reference outputs are taken from the first position on."""
+
+    def check(_: Any, __: Any, kwargs: Mapping[str, Any]) -> None:
+        cache: Any = kwargs.get("past_key_values")
+        n_cached = cache.get_seq_length() if hasattr(cache, "get_seq_length") else int(cache is not None)
+        if n_cached:
+            raise InvalidValueError(
+                f"how='resample' needs whole inputs, but this pass continues a cache of {n_cached} tokens; pass "
+                "use_cache=False, or how='mean'"
+            )
+
+    handle = view.model.register_forward_pre_hook(check, with_kwargs=True)
+    try:
         yield
+    finally:
+        handle.remove()
 
 
 def head_pairs(heads: Any) -> list[tuple[int, int]]:
@@ -137,21 +159,52 @@ def _located_at_first_call(
 ) -> Iterator[None]:
     """Find the heads with the arguments of the model's first call, then ablate them from that call on."""
     active: list[Any] = []
+    running: list[bool] = []  # not empty inside the model's forward method
 
-    def locate(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        handle.remove()  # the probe below calls the model again
-        plan = view.plan(ModelInput(*_first_of_batch(args, kwargs)))
-        context = intercepting_heads(view, plan, pairs, part, make, is_running=True)
+    def activate(plan: AttentionPlan) -> None:
+        view.when_planned.remove(activate)
+        context = intercepting_heads(view, plan, pairs, part, make, is_running=bool(running))
         context.__enter__()
         active.append(context)
 
+    def locate(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_unedited() or active:  # the probe calls the model again
+            return
+        running.append(True)
+        try:
+            plan = _plan_from_call(view, args, kwargs)
+            if not active:  # another context made the plan
+                activate(plan)
+        finally:
+            running.clear()
+
+    view.when_planned.append(activate)
     handle = view.model.register_forward_pre_hook(locate, with_kwargs=True, prepend=True)
     try:
         yield
+        if not active:
+            raise InvalidValueError(
+                f"the heads were never found, because {type(view.model).__name__} itself was not called in this "
+                "block; call the whole model, or capture with this view before"
+            )
     finally:
         handle.remove()
+        if activate in view.when_planned:
+            view.when_planned.remove(activate)
         for context in active:
             context.__exit__(None, None, None)
+
+
+def _plan_from_call(view: ModelView, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AttentionPlan:
+    try:
+        return view.plan(ModelInput(*_first_of_batch(args, kwargs)))
+    except HeadtreeError:
+        raise
+    except Exception as error:
+        raise InvalidValueError(
+            f"the heads cannot be found from the arguments of this call ({type(error).__name__}: {error}); capture "
+            "plain inputs with this view before"
+        ) from error
 
 
 def _first_of_batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

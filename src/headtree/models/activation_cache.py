@@ -251,7 +251,7 @@ class _AddedToStream:
 
     def __call__(self, written: Float[Tensor, "query width"]) -> Float[Tensor, "query width"]:
         shape, axis = self.shape
-        device = next(iter(self.after.constants.values())).device
+        device = next((value.device for value in self.after.constants.values()), written.device)
         with torch.no_grad():
             added = self.after(written.reshape(shape).movedim(-1, axis).to(device))[0]
         return self.stream.tokens_first(added).to(written)

@@ -27,8 +27,8 @@ from headtree.models.logit_lens import logits_ref, path_to_logits
 from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 
-#: Contributions must add up to the logit up to this share of the largest logit.
-_TOLERANCE = 1e-3
+#: Contributions must add up to the logit up to this share of the largest logit; more for half precision.
+_TOLERANCE, _HALF_TOLERANCE = 1e-3, 3e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +207,9 @@ class _Numbers:
         embedding = self.of(self.skeleton.start)
         layers = np.array(list(others.values())).reshape(len(others), -1).T
         total = float(heads.sum() + layers.sum()) + embedding + bias
-        if not abs(total - self.logit) <= _TOLERANCE * max(1.0, self.largest):
+        number = next((p for p in prepared.model.parameters() if p.is_floating_point()), None)
+        tolerance = _HALF_TOLERANCE if number is not None and number.dtype.itemsize < 4 else _TOLERANCE
+        if not abs(total - self.logit) <= tolerance * max(1.0, self.largest):
             raise InvalidValueError(
                 f"the contributions to a logit of {type(prepared.model).__name__} add up to {total:.6g}, but the "
                 f"logit is {self.logit:.6g}; the model's code does something between its residual stream and its "

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headtree._checks import generator
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.graph.forward_graph import logits_of
 from headtree.models.inputs import ModelInput
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 #: Share of tokens that are masked, as in the training of BERT.
 _MASKED_SHARE = 0.15
+
+#: The label of tokens that do not count, as in transformers.
+_NO_LABEL = -100
 
 #: Losses of one input: one for each predicted token, or a single one.
 Losses = list[Float[Tensor, " token"]]
@@ -78,7 +82,7 @@ def choose_objective(
         return _distance(items)  # logits of classes, not of words
     if _is_causal(prepared, logits):
         return Objective("cross entropy of the next token", items, _next_token(items))
-    return _masked_token(prepared, np.random.default_rng(rng))
+    return _masked_token(prepared, generator(rng))
 
 
 def _ids(item: ModelInput) -> Tensor:
@@ -99,7 +103,7 @@ def _is_causal(prepared: PreparedInputs, logits: Tensor) -> bool:
     ids[:, -1] = (ids[:, -1] + 1) % logits.shape[-1]
     changed = logits_of(run(prepared.model, [_with_ids(probe, ids)]))
     if changed is None or logits.shape[1] < 2:
-        return True
+        raise InvalidValueError("inputs must have at least 2 tokens, or none can be predicted; pass longer inputs")
     return torch.allclose(logits[:, :-1], changed[:, :-1], rtol=1e-4, atol=1e-4)
 
 
@@ -114,12 +118,20 @@ def _next_token(items: Sequence[ModelInput]) -> Callable[[Any, Sequence[int], An
         logits = _logits(output)
         found = []
         for row, i in enumerate(batch):
-            targets, mask = _ids(items[i])[0, 1:], items[i].kwargs.get("attention_mask")
-            loss = _cross_entropy(logits[row, :-1], targets)
-            found.append(loss if mask is None else loss[mask[0, 1:].to(loss.device) != 0])
+            loss = _cross_entropy(logits[row, :-1], _ids(items[i])[0, 1:])
+            present = present_tokens(items[i], logits.shape[1])
+            found.append(loss if present is None else loss[(present[1:] & present[:-1]).to(loss.device)])
         return found
 
     return losses
+
+
+def present_tokens(item: ModelInput, n_tokens: int) -> Bool[Tensor, " token"] | None:
+    """Which tokens the attention mask of an input does not mark as padding; None if it marks none of them."""
+    mask = item.kwargs.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != n_tokens or bool(mask.all()):
+        return None
+    return mask[0] != 0
 
 
 def _logits(output: Any) -> Tensor:
@@ -163,22 +175,31 @@ def _masked_token(prepared: PreparedInputs, rng: np.random.Generator) -> Objecti
 def _labelled(items: tuple[ModelInput, ...], labels: Any, logits: Tensor | None, model: str) -> Objective:
     if logits is None:
         raise InvalidValueError(f"labels need a model with logits, but {model} has none; leave labels out")
-    given = [torch.as_tensor(label) for label in labels]
+    try:
+        given = [torch.as_tensor(label) for label in labels]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidTypeError(f"labels must be a list of whole numbers, got {labels!r}: {error}") from None
     if len(given) != len(items):
         raise InvalidValueError(f"labels must have one entry per input, got {len(given)} for {len(items)} inputs")
     n_classes = logits.shape[-1]
     for i, label in enumerate(given):
-        if label.is_floating_point() or label.ndim != logits.ndim - 2 or not bool((label < n_classes).all()):
+        is_known = bool(((label < n_classes) & ((label >= 0) | (label == _NO_LABEL))).all())
+        if label.is_floating_point() or label.ndim != logits.ndim - 2 or not is_known:
             what = "a class" if logits.ndim == 2 else "a class for every token"
             raise InvalidValueError(
-                f"labels[{i}] must be {what}, whole numbers below {n_classes}, got {label.tolist()}"
+                f"labels[{i}] must be {what}, whole numbers from 0 to {n_classes - 1}, got {label.tolist()}"
             )
 
     def losses(output: Any, batch: Sequence[int], _: Any) -> Losses:
         found = []
         for row, i in enumerate(batch):
-            loss = _cross_entropy(_logits(output)[row], given[i].clamp(min=0)).reshape(-1)
-            found.append(loss[given[i].reshape(-1).to(loss.device) >= 0])  # -100 marks tokens without a label
+            logits = _logits(output)[row]
+            if logits.shape[:-1] != given[i].shape:
+                raise InvalidValueError(
+                    f"labels[{i}] must have a label for each of the {logits.shape[0]} tokens, got {len(given[i])}"
+                )
+            loss = _cross_entropy(logits, given[i].clamp(min=0)).reshape(-1)
+            found.append(loss[given[i].reshape(-1).to(loss.device) >= 0])
         return found
 
     return Objective("cross entropy of labels", items, losses)
@@ -198,16 +219,18 @@ def _own_loss(items: tuple[ModelInput, ...], loss: Any, labels: Any) -> Objectiv
             )
         return [found.reshape(-1)]
 
-    return Objective("the given loss", items, losses, single=True)
+    return Objective("given loss", items, losses, single=True)
 
 
 def _distance(items: tuple[ModelInput, ...]) -> Objective:
     def losses(output: Any, batch: Sequence[int], unablated: Any) -> Losses:
         ours, whole = main_output(output).float(), main_output(unablated).float().detach()
         found = []
-        for row in range(len(batch)):
+        for row, i in enumerate(batch):
             size = whole[row].square().sum(dim=-1).mean().clamp(min=1e-30)
-            found.append(((ours[row] - whole[row]).square().sum(dim=-1) / size).reshape(-1))
+            moved = ((ours[row] - whole[row]).square().sum(dim=-1) / size).reshape(-1)
+            present = present_tokens(items[i], len(moved))
+            found.append(moved if present is None else moved[present.to(moved.device)])
         return found
 
     return Objective("squared change of the output, relative to its square", items, losses, is_distance=True)

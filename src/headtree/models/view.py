@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -106,6 +107,7 @@ class ModelView:
         self._traced: tuple[AttentionPlan, Trace] | None = None
         self._output_sites: dict[AttentionPlan, dict[int, OutputSite]] = {}
         self._towers: dict[int, ModelView] = {}
+        self.when_planned: list[Callable[[AttentionPlan], None]] = []  #: called with the next plan
 
     @cached_property
     def model(self) -> nn.Module:
@@ -309,6 +311,7 @@ class ModelView:
         reference : list of texts, or mapping, optional
             Reference inputs for "mean" and "resample": texts, or arguments of `capture`, such as
             ``{"images": […]}`` or ``{"texts": […], "tokens": 64}``; anything else is taken as ``inputs``.
+            They run as the model is then: inside another context, without its heads.
         rng : int or numpy generator
             Draws reference inputs.
         part : str, optional
@@ -387,9 +390,12 @@ class ModelView:
             key = register.n_changes(), is_short, *probe.layout()
             if key in self._plans:
                 return self._plans[key]
-        plan = make_plan(self.model, item)
+        with unedited():
+            plan = make_plan(self.model, item)
         is_short = plan.probe is not item  # else it holds for inputs of this length only
         self._plans[register.n_changes(), is_short, *plan.probe.layout()] = plan
+        for activate in list(self.when_planned):
+            activate(plan)
         return plan
 
     def latest_plan(self) -> AttentionPlan | None:
@@ -436,7 +442,7 @@ class ModelView:
         for name in ("provenance", "headed"):
             view.__dict__.pop(name, None)
         view.__dict__["model"] = model
-        view._plans, view._traced, view._output_sites, view._towers = {}, None, {}, {}
+        view._plans, view._traced, view._output_sites, view._towers, view.when_planned = {}, None, {}, {}, []
         return view
 
 
@@ -455,6 +461,10 @@ def as_view(model: Any, **given: Any) -> ModelView:
 
 def view_and_options(model: Any, options: Mapping[str, Any]) -> tuple[ModelView, dict[str, Any]]:
     """A view of the model, and those options of `headtree.capture` that are not about the view itself."""
+    known = {*_VIEW_OPTIONS, *signature(ModelView.prepare).parameters} - {"self"}
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InvalidTypeError(f"{unknown[0]} is not an option here; the options are {', '.join(sorted(known))}")
     view = as_view(model, **{name: value for name, value in options.items() if name in _VIEW_OPTIONS})
     return view, {name: value for name, value in options.items() if name not in _VIEW_OPTIONS}
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
+from headtree._checks import generator
 from headtree.errors import InvalidValueError
 from headtree.measures.comparisons import rank_correlation
 from headtree.measures.heads.loss_changes import LossChanges, measuring
@@ -46,7 +48,7 @@ class HeadEffects:
     ...     network.model, inputs=list(network.inputs[:4]), labels=network.labels[:4], layers=[0, 11]
     ... )
     >>> found
-    HeadEffects(24 heads, change of the cross entropy of labels, ablated on 4 of 4 inputs)
+    HeadEffects(24 heads; cross entropy of labels; ablated on 4 of 4 inputs)
     >>> found.effect.shape, found.changes.shape, found.similarity.shape
     ((24,), (24, 4), (24, 24))
     >>> list(found.table().columns)
@@ -92,7 +94,7 @@ class HeadEffects:
 
     def __repr__(self) -> str:
         return (
-            f"HeadEffects({len(self.heads)} heads, change of the {self.objective}, ablated on {self.n_ablated} of "
+            f"HeadEffects({len(self.heads)} heads; {self.objective}; ablated on {self.n_ablated} of "
             f"{self.n_inputs} inputs)"
         )
 
@@ -121,17 +123,18 @@ def head_effects(
     texts, images, inputs
         As in `headtree.capture`; give exactly one of them.
     labels : sequence, optional
-        For each input its class, or a class for each token (-100 for tokens that do not count).
+        For each input its class, or for each token (-100 for tokens that do not count; not shifted).
     loss : function, optional
         A loss of your own: called with the model's output and the arguments of its forward method, for one input;
         returns a tensor of losses. By default the cross entropy of the labels if they are given, of the next token
-        for a causal language model, of masked tokens for another model with a logit for every word; otherwise the
+        for a causal language model, of masked tokens for another encoder with a logit for every word; otherwise the
         squared distance of the model's output (logits, or else its first output) from what it is with all heads,
         relative to its mean square.
     how : {"zero", "mean", "resample"}
         What an ablated head hands to the output projection; as in `ModelView.ablated`.
     reference : optional
-        Reference inputs for "mean" and "resample", as in `ModelView.ablated`; by default the inputs themselves.
+        Reference inputs for "mean" and "resample", as in `ModelView.ablated`; by default the inputs themselves,
+        for "resample" always another one.
     n_ablated : int, optional
         On how many of the inputs, the first ones, to ablate each head. The others serve only for the mean of the
         first-order term, and are not used where there is none. By default all of up to 16 inputs, and a tenth of
@@ -158,6 +161,7 @@ def head_effects(
     >>> found.objective, found.heads
     ('cross entropy of the next token', (HeadId(layer=0, head=0), HeadId(layer=15, head=3)))
     """
+    generator(rng)
     view, others = view_and_options(model, options)
     prepared = view.headed.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
     n = len(prepared.items)
@@ -175,9 +179,9 @@ def head_effects(
 def _checked_count(n_ablated: int | None, n: int) -> int:
     if n_ablated is None:
         return n if n <= _FEW_INPUTS else max(_FEW_INPUTS, -(-n // 10))
-    if isinstance(n_ablated, bool) or not isinstance(n_ablated, int) or not 1 <= n_ablated <= n:
+    if isinstance(n_ablated, bool) or not isinstance(n_ablated, int | np.integer) or not 1 <= n_ablated <= n:
         raise InvalidValueError(f"n_ablated must be a whole number from 1 to the {n} inputs, got {n_ablated!r}")
-    return n_ablated
+    return int(n_ablated)
 
 
 def reference_inputs(prepared: PreparedInputs, how: How, reference: Any) -> PreparedInputs | None:
@@ -212,6 +216,8 @@ def _measure(measured: LossChanges, n_ablated: int, control: bool) -> _Sums:
     by_token: dict[int, np.ndarray] = {}
     ablated = measured.batches(range(n_ablated))
     others = measured.batches(range(n)) if has_slopes else []
+    if torch.is_inference_mode_enabled():
+        raise InvalidValueError("effects need gradients; call head_effects outside torch.inference_mode")
     with progress("ablating heads", len(ablated) * len(heads) + len(others)) as step:
         for batch in others:
             slopes[batch], found = measured.first_order(batch)
@@ -226,6 +232,9 @@ def _measure(measured: LossChanges, n_ablated: int, control: bool) -> _Sums:
                 for i, change in zip(batch, measured.changes(base, [head]), strict=True):
                     by_token[i][h] = change
                 step(f"without L{head.layer}H{head.head}")
+    empty = next((i for i in range(n) if len(losses[i]) == 0), None)
+    if empty is not None:
+        raise InvalidValueError(f"input {empty} has no loss: no token of it is predicted or labelled; leave it out")
     return _Sums(
         changes=np.stack([by_token[i].sum(axis=1) for i in range(n_ablated)]),
         slopes=slopes if has_slopes else (np.zeros_like(slopes) if measured.objective.is_distance else None),
@@ -241,7 +250,7 @@ def _summed_up(measured: LossChanges, sums: _Sums, rng: int) -> HeadEffects:
     first_order = np.full(len(measured.heads), np.nan)
     if sums.slopes is not None:
         first_order = sums.slopes.sum(axis=0) / sums.n_tokens.sum()
-    reliability, raw_reliability = _reliability(sums, np.random.default_rng(rng))
+    reliability, raw_reliability = _reliability(sums, generator(rng))
     return HeadEffects(
         heads=measured.heads,
         effect=_effect(sums, ablated, everything),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from headtree._checks import generator
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.heads.effects import reference_inputs
 from headtree.measures.heads.loss_changes import measuring
@@ -57,7 +58,8 @@ class Interactions:
     def p(self) -> Float[np.ndarray, " group"]:
         """Share of partners, the group included, whose interaction is at least as far from zero."""
         found = np.abs(self.interaction)[:, None]
-        return np.asarray((1 + (np.abs(self.partners) >= found).sum(axis=1)) / (1 + self.partners.shape[1]))
+        share = (1 + (np.abs(self.partners) >= found).sum(axis=1)) / (1 + self.partners.shape[1])
+        return np.where(np.isnan(self.partners).any(axis=1), np.nan, share)
 
     def table(self) -> DataFrame:
         """A row per group, in the order given."""
@@ -109,7 +111,7 @@ def interactions(
         As in `head_effects`.
     n_partners : int
         Number of random groups to compare each group with: heads drawn from the layers of the group, as many from
-        each, none of them in the group unless the layer has no others.
+        each, none of them in the group. Nan if a layer has too few others.
     rng : int
         Draws partners, masked tokens and reference inputs.
     **options
@@ -136,13 +138,13 @@ def interactions(
         for head in group:
             if head not in known:
                 raise InvalidValueError(f"groups must name heads of the model, got {tuple(head)}")
-    generator = np.random.default_rng(rng)
-    partners = [[_partner(group, known, generator) for _ in range(n_partners)] for group in chosen]
+    draws = generator(rng)
+    partners = [[_partner(group, known, draws) for _ in range(n_partners)] for group in chosen]
 
     def objective() -> Any:
         return choose_objective(prepared, labels=labels, loss=loss, rng=rng)
 
-    everything = [*chosen, *(partner for each in partners for partner in each)]
+    everything = [*chosen, *(partner for each in partners for partner in each if partner is not None)]
     units = dict.fromkeys([*everything, *((head,) for group in everything for head in group)])
     with measuring(prepared, objective, how, reference_inputs(prepared, how, reference), rng) as measured:
         sums, n_tokens = _summed_changes(measured, list(units))
@@ -153,9 +155,9 @@ def interactions(
         together=np.array([by_input[group].sum() for group in chosen]) / n_tokens.sum(),
         apart=np.array([sum(by_input[(head,)].sum() for head in group) for group in chosen]) / n_tokens.sum(),
         error=np.array([_error(beyond[group], n_tokens) for group in chosen]),
-        partners=np.array([[beyond[partner].sum() for partner in each] for each in partners]).reshape(
-            len(chosen), n_partners
-        )
+        partners=np.array(
+            [[np.nan if partner is None else beyond[partner].sum() for partner in each] for each in partners]
+        ).reshape(len(chosen), n_partners)
         / n_tokens.sum(),
         objective=measured.objective.name,
         n_inputs=len(prepared.items),
@@ -174,15 +176,15 @@ def _checked_groups(groups: Any) -> list[_Group]:
     return found
 
 
-def _partner(group: _Group, known: set[HeadId], rng: np.random.Generator) -> _Group:
-    """As many heads of each layer as the group has, drawn from the others if there are enough."""
+def _partner(group: _Group, known: set[HeadId], rng: np.random.Generator) -> _Group | None:
+    """As many heads of each layer as the group has, drawn from the others; None if there are too few."""
     drawn: list[HeadId] = []
     for layer in dict.fromkeys(head.layer for head in group):
         wanted = sum(head.layer == layer for head in group)
-        all_heads = sorted(head for head in known if head.layer == layer)
-        others = [head for head in all_heads if head not in group]
-        pool = others if len(others) >= wanted else all_heads
-        drawn += [pool[i] for i in rng.choice(len(pool), size=wanted, replace=False)]
+        others = sorted(head for head in known if head.layer == layer and head not in group)
+        if len(others) < wanted:
+            return None
+        drawn += [others[i] for i in rng.choice(len(others), size=wanted, replace=False)]
     return tuple(drawn)
 
 

@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree._checks import generator
 from headtree.errors import InvalidValueError
 from headtree.models.ablation import How, mean_outputs, reference_outputs
-from headtree.models.graph.output_sites import Edit, intercepting
+from headtree.models.graph.output_sites import Edit, intercepting, resumed
 from headtree.models.objective import Losses, Objective
 from headtree.models.shared_prefix import SharedPrefix, block_paths
 from headtree.models.watching.collect import PreparedInputs
@@ -51,12 +52,25 @@ class LossChanges:
         self.site_of_layer = {layer: site for site, layer in selection.layers.items()}
         self.device = next((p.device for p in prepared.model.parameters()), torch.device("cpu"))
         self._arguments: tuple[tuple[int, ...], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
-        generator = np.random.default_rng(self.rng)
         self._reference = [] if self.reference is None else reference_outputs(self.reference)
         self._means = mean_outputs(self._reference) if self.how == "mean" else {}
-        self._draws = (
-            generator.integers(len(self._reference), size=len(prepared.items)) if self.how == "resample" else None
-        )
+        self._draws = self._drawn(generator(self.rng)) if self.how == "resample" else None
+
+    def _drawn(self, rng: np.random.Generator) -> list[int]:
+        """A reference input for each input: never the input itself, and at least as long."""
+        sizes = [len(next(iter(outputs.values()))) for outputs in self._reference]
+        drawn = []
+        for i, item in enumerate(self.prepared.items):
+            is_own = self.reference is self.prepared
+            n_tokens = sizes[i] if is_own else item.length()
+            others = [k for k, size in enumerate(sizes) if size >= n_tokens and not (is_own and k == i)]
+            if not others:
+                raise InvalidValueError(
+                    f"no other reference input has at least the {n_tokens} tokens of input {i}; pass more or "
+                    "longer ones as reference=…, or how='mean'"
+                )
+            drawn.append(others[int(rng.integers(len(others)))])
+        return drawn
 
     @property
     def heads(self) -> tuple[HeadId, ...]:
@@ -91,9 +105,11 @@ class LossChanges:
             by_site.setdefault(self.site_of_layer[layer], []).append(head)
         edits = {site: self._replacing(base.batch, site, chosen) for site, chosen in by_site.items()}
         first = min(layer for layer, _ in heads)
-        with self.prefix.from_block(first), intercepting(self.prepared.model, self.sites, edits):
+        with resumed(), self.prefix.from_block(first), intercepting(self.prepared.model, self.sites, edits):
             output = self._run(base.batch)
         without = _on_cpu(self.objective.losses(output, base.batch, base.output))
+        if [len(ours) for ours in without] != [len(whole) for whole in base.losses]:
+            raise InvalidValueError("loss must return as many losses without a head as with all heads")
         return [ours - whole for ours, whole in zip(without, base.losses, strict=True)]
 
     def first_order(self, batch: Sequence[int]) -> tuple[Float[np.ndarray, "input head"], list[np.ndarray]]:
@@ -117,7 +133,7 @@ class LossChanges:
         with torch.enable_grad(), intercepting(self.prepared.model, self.sites, edits):
             output = self._run(batch, gradients=True)
             losses = self.objective.losses(output, batch, output)
-        total = torch.stack([loss.sum() for loss in losses]).sum()
+            total = torch.stack([loss.sum() for loss in losses]).sum()
         if not total.requires_grad:
             raise InvalidValueError(
                 "the loss has no gradient, so its first-order change is unknown; return a loss that torch computes "
@@ -203,7 +219,7 @@ def check_resuming(changes: LossChanges) -> None:
     base = changes.base(batch)
     if not changes.prefix.blocks:
         return
-    with changes.prefix.from_block(len(changes.prefix.blocks) - 1):
+    with resumed(), changes.prefix.from_block(len(changes.prefix.blocks) - 1):
         output = changes._run(batch)
     again = _on_cpu(changes.objective.losses(output, batch, base.output))
     if not all(np.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(again, base.losses, strict=True)):

@@ -55,7 +55,8 @@ class HookPoint:
     """An argument of a module that holds the outputs of all heads."""
 
     module: str  #: path
-    call: int | None  #: index among the calls of the module in one forward pass; None: it is called once
+    call: int  #: index among the calls of the module in one forward pass
+    n_calls: int  #: number of these calls
     argument: int | str  #: position or keyword
     features: Int[Tensor, "head feature"]  #: index of each feature of each head along the feature axis
     feature_axis: int
@@ -152,8 +153,8 @@ def _hook_point(traced: Trace, projection: OutputProjection, n_queries: int) -> 
     feature_axis = 1 if axis == 1 else _feature_axis(value, len(projection.matrix), axis)
     rest = [size for i, size in enumerate(value.shape) if i != feature_axis % value.ndim]
     token_axis = 0 if rest[:1] == [n_queries] and rest[1:] == [1] and n_queries > 1 else 1
-    is_only_call = sum(path == module for path, _ in traced.arguments) == 1
-    return HookPoint(module, None if is_only_call else call, argument, projection.rows, feature_axis, token_axis)
+    n_calls = sum(path == module for path, _ in traced.arguments)
+    return HookPoint(module, call, n_calls, argument, projection.rows, feature_axis, token_axis)
 
 
 def _contains(module: str, path: str) -> bool:
@@ -221,6 +222,25 @@ def unedited() -> Iterator[None]:
         _unedited.reset(token)
 
 
+#: Whether some blocks are skipped because their outputs are known.
+_resumed: ContextVar[bool] = ContextVar("_resumed", default=False)
+
+
+@contextmanager
+def resumed() -> Iterator[None]:
+    """Let passes of the model skip blocks in which surrounding `intercepting` blocks edit something."""
+    token = _resumed.set(True)
+    try:
+        yield
+    finally:
+        _resumed.reset(token)
+
+
+def is_unedited() -> bool:
+    """Whether the model runs without edits, to find its structure."""
+    return _unedited.get()
+
+
 @contextmanager
 def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Iterator[None]:
     """Raise an error after a pass of the model in which some of the outputs were not met."""
@@ -228,7 +248,7 @@ def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Ite
     def check(*_: Any) -> None:
         missed = [name for i, name in names.items() if i not in seen]
         seen.clear()
-        if missed and not _unedited.get():
+        if missed and not _unedited.get() and not _resumed.get():
             raise InvalidValueError(
                 f"{type(model).__name__} runs different code on this input than on the one it was probed with: the "
                 f"heads of {missed[0]} were not met; pass inputs that it processes alike, or make a new view"
@@ -243,7 +263,7 @@ def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Ite
 
 @contextmanager
 def _hooks(model: nn.Module, hooked: Sequence[tuple[OutputSite, Edit]]) -> Iterator[None]:
-    by_module: dict[str, dict[int | None, tuple[HookPoint, Edit]]] = {}
+    by_module: dict[str, dict[int, tuple[HookPoint, Edit]]] = {}
     for site, edit in hooked:
         if site.hook is not None:
             by_module.setdefault(site.hook.module, {})[site.hook.call] = (site.hook, edit)
@@ -255,7 +275,8 @@ def _hooks(model: nn.Module, hooked: Sequence[tuple[OutputSite, Edit]]) -> Itera
     def hook_for(path: str) -> Callable[..., Any]:
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             call = n_calls[path] = n_calls.get(path, -1) + 1
-            found = by_module[path].get(None) or by_module[path].get(call)
+            n_per_pass = next(iter(by_module[path].values()))[0].n_calls
+            found = by_module[path].get(call % n_per_pass)  # the model itself may not be what runs
             if found is None or _unedited.get():
                 return None
             point, edit = found
