@@ -60,6 +60,10 @@ def test_other_ways_of_ablating(gpt2, how):
     found = ht.head_effects(gpt2, inputs=items, how=how, reference=reference)
     expected, _ = literal_changes(gpt2, items, found.heads, next_token, how=how, reference=reference)
     np.testing.assert_allclose(found.changes, expected, atol=3e-6)
+    some = ht.head_effects(gpt2, inputs=items, how=how, reference=reference, heads=[(1, 3), (2, 0)])
+    np.testing.assert_allclose(some.changes, found.changes[[7, 8]], atol=3e-6)
+    own = ht.head_effects(gpt2, inputs=items, how=how, heads=[(1, 3), (2, 0)])
+    assert np.abs(own.changes).max() > 1e-3
 
 
 def test_first_order_terms_are_derivatives(gpt2):

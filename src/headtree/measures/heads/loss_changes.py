@@ -52,7 +52,7 @@ class LossChanges:
         self.site_of_layer = {layer: site for site, layer in selection.layers.items()}
         self.device = next((p.device for p in prepared.model.parameters()), torch.device("cpu"))
         self._arguments: tuple[tuple[int, ...], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
-        self._reference = [] if self.reference is None else reference_outputs(self.reference)
+        self._reference = [] if self.reference is None else reference_outputs(_with_all_heads(self.reference))
         self._means = mean_outputs(self._reference) if self.how == "mean" else {}
         self._draws = self._drawn(generator(self.rng)) if self.how == "resample" else None
 
@@ -186,6 +186,12 @@ class Baseline:
     batch: tuple[int, ...]
     output: Any
     losses: list[Float[np.ndarray, " token"]]
+
+
+def _with_all_heads(prepared: PreparedInputs) -> PreparedInputs:
+    """The same calls with all their heads, so that a head's number is its index."""
+    heads = {site: tuple(range(prepared.plan.sites[site].shape[1])) for site in prepared.selection.sites}
+    return replace(prepared, selection=replace(prepared.selection, heads=heads))
 
 
 def _slopes_of(slope: Tensor | None, step: Tensor, heads: tuple[int, ...]) -> Float[np.ndarray, "input head"]:
