@@ -76,6 +76,9 @@ class OwnAttention:
         fitting = [stack for stack in map(_by_input, stacks) if _same_shapes(stack, captured)]
         if fitting:
             return min(fitting, key=lambda stack: largest_difference(captured, stack)), "outputs"
+        aligned = [stack for stack in (_aligned(_by_input(stack), captured) for stack in stacks) if stack]
+        if aligned:
+            return min(aligned, key=lambda stack: largest_difference(captured, stack)), "outputs, as bands"
         modules = _by_input([weights for name, weights in self.by_modules if not part or part in name.split(".")])
         if _same_shapes(modules, captured):
             return modules, "modules"
@@ -105,6 +108,20 @@ def _by_input(layers: list[Tensor]) -> list[Tensor]:
 
 def _same_shapes(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     return [tensor.shape for tensor in ours] == [tensor.shape for tensor in theirs]
+
+
+def _aligned(bands: list[Tensor], captured: list[Tensor]) -> list[Tensor]:
+    """Attention reported by the distance of keys, as attention to keys; nothing if it is not of that form."""
+    found = []
+    for band, ours in zip(bands, captured, strict=False):
+        if band.shape[:2] != ours.shape[:2] or band.shape[2] % 2 == 0:
+            return []
+        whole, reach = torch.zeros_like(ours), band.shape[2] // 2
+        for query in range(ours.shape[1]):
+            for key in range(max(0, query - reach), min(ours.shape[2], query + reach + 1)):
+                whole[:, query, key] = band[:, query, key - query + reach]
+        found.append(whole)
+    return found
 
 
 def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:

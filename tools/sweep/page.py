@@ -66,8 +66,8 @@ the model reports, which never met headtree. That copy is loaded with `attn_impl
 - *seen by*: transformers' attention registry, or calls of softmax, `scaled_dot_product_attention` or
   `MultiheadAttention`.
 - *compared with*: the model's outputs, or for towers whose attention is not among them what their modules return.
-  "without sinks": the model reports attention without the share of its sinks. "means over heads": it reports the
-  mean of a layer's heads for each of them.
+  "without sinks": the model reports attention without the share of its sinks. "as bands": it reports attention by
+  the distance of keys. "means over heads": it reports the mean of a layer's heads for each of them.
 - *probs*, *softmax of scores*: the largest difference of an entry.
 - *unchanged*: outputs, weights, modules, hooks and settings of the model are bit for bit what they were before.
 - *outcome*: "in double precision": single precision differs by more, as rounding errors grow from layer to layer.
