@@ -328,3 +328,15 @@ def test_bad_seeds_are_named(rng):
     model = zoo.ALL["gpt2"].build()
     with pytest.raises(HeadtreeError, match="rng must be a seed"), ht.ModelView(model).ablated([(0, 1)], rng=rng):
         pass
+
+
+def test_a_query_that_is_a_weight_does_not_hide_the_other_calls():
+    """SigLIP pools its patches by attention from a learned query."""
+    settings = {**zoo.ALL["clip"].settings}
+    model = zoo.Case("SiglipVisionModel", "SiglipVisionConfig", settings).build()
+    read = zoo.ALL["clip"].read()
+    pruned = copy.deepcopy(model)
+    with torch.no_grad():
+        of_linear("encoder.layers.{}.self_attn.out_proj")(pruned, 1, 2)
+    with ht.ModelView(model).ablated([(1, 2)], part="encoder"):
+        torch.testing.assert_close(output(model, read), output(pruned, read))

@@ -22,8 +22,8 @@ class TracedSite:
     module: str  #: path of the innermost module that ran the softmax
 
 
-def find_sites(graph: Graph) -> list[TracedSite]:
-    """All attention calls, in call order.
+def find_sites(graph: Graph, *, learned_queries: bool = False) -> list[TracedSite]:
+    """All attention calls, in call order; on request also those whose queries or keys are weights of the model.
 
     Between the product of queries and keys and the softmax, scores may be scaled, shifted, masked and capped.
     Between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither path
@@ -37,6 +37,13 @@ def find_sites(graph: Graph) -> list[TracedSite]:
         scores = _nearest(
             graph, [node.index], lambda i: [ref.node for ref in graph.nodes[i].inputs], _multiplies_activations
         )
+        if not scores and learned_queries:  # such as a learned query that pools all tokens
+            scores = _nearest(
+                graph,
+                [node.index],
+                lambda i: [ref.node for ref in graph.nodes[i].inputs],
+                _multiplies_an_activation,
+            )
         mixes = _nearest(graph, [node.index], lambda i: users[i], _multiplies_activations)
         if not scores or not mixes:
             continue
@@ -57,6 +64,9 @@ def matched_sites(trace: Trace, known: Sequence[AttentionSite], model: str) -> l
     """
     described = [site.name for site in known if site.seen_by == "described"]
     found = find_sites(trace.graph)
+    n_inside = sum(_is_inside(site.module, described) for site in found)
+    if len(found) - n_inside < len(known) - len(described):
+        found = find_sites(trace.graph, learned_queries=True)
     softmaxes = iter([site for site in found if not _is_inside(site.module, described)])
     last_call: dict[str, int] = {}
     matched = []
@@ -87,6 +97,12 @@ def _multiplies_activations(graph: Graph, node: Node) -> bool:
     """Whether a node multiplies two activations."""
     sides = graph.factors(node)
     return sides is not None and all(graph.node(side).is_activation for side in sides)
+
+
+def _multiplies_an_activation(graph: Graph, node: Node) -> bool:
+    """Whether a node multiplies an activation by anything."""
+    sides = graph.factors(node)
+    return sides is not None and any(graph.node(side).is_activation for side in sides)
 
 
 def _factors(graph: Graph, node: Node) -> tuple[Ref, Ref]:
