@@ -112,7 +112,7 @@ def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_pa
 
 
 def test_a_run_of_value_weighted_attention_has_everything(vit_folder, pictures, tmp_path):
-    source = ModelSource(model=str(vit_folder), images=pictures, kind="weighted", batches=2)
+    source = ModelSource(model=str(vit_folder), images=pictures, kind="weighted", inputs=2)
     run = make_run(source, tmp_path / "r", measures=QUICK)
     assert run.kind == run.attention[0].kind == "weighted"
     expected = ht.capture(vit_folder, images=[str(pictures / "a.jpg")], kind="weighted")[0]
