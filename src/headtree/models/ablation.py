@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headtree._checks import generator
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
-from headtree.models.graph.output_sites import Edit, OutputSite, intercepting, is_unedited
+from headtree.models.graph.output_sites import Edit, intercepting, is_unedited, replaced
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import AttentionPlan, run
@@ -113,18 +113,18 @@ def prepared_reference(view: ModelView, reference: Any, part: str | None) -> Pre
     return view.prepare(**{"part": part, **reference, "kind": "probs"})
 
 
-#: Makes the edit of one site from the site's number and its ablated heads.
-_EditMaker = Callable[[AttentionPlan, Selection, Mapping[int, OutputSite]], dict[int, Edit]]
+#: Makes the edits of all sites of a selection, by the number of the site.
+_EditMaker = Callable[[Selection], dict[int, Edit]]
 
 
 def _edits_for(how: How, prepared: PreparedInputs | None, rng: np.random.Generator) -> _EditMaker:
-    def make(plan: AttentionPlan, selection: Selection, sites: Mapping[int, OutputSite]) -> dict[int, Edit]:
+    def make(selection: Selection) -> dict[int, Edit]:
         if prepared is None:
-            return {i: _zeroed(heads) for i, heads in selection.heads.items()}
+            return {i: _replacing(heads, torch.zeros(())) for i, heads in selection.heads.items()}
         outputs = reference_outputs(replace(prepared, selection=selection))
         if how == "mean":
             means = mean_outputs(outputs)
-            return {i: _replaced(heads, means[i]) for i, heads in selection.heads.items()}
+            return {i: _replacing(heads, means[i]) for i, heads in selection.heads.items()}
         draw = _Draws(outputs, rng)
         return {i: draw.edit(i, heads) for i, heads in selection.heads.items()}
 
@@ -148,7 +148,7 @@ def intercepting_heads(
     selection = select(plan, part, None, pairs)
     with view.ready():
         sites = view.output_sites(plan, selection.sites)
-        edits = make(plan, selection, sites)
+        edits = make(selection)
     with intercepting(view.model, sites, edits, is_running=is_running):
         yield
 
@@ -224,7 +224,7 @@ def reference_outputs(prepared: PreparedInputs) -> list[_Outputs]:
             edits = {i: _reader(kept, i, heads) for i, heads in prepared.selection.heads.items()}
             with intercepting(prepared.model, sites, edits):
                 run(prepared.model, [item])
-            found.append({i: _present(z, item) for i, z in kept.items()})
+            found.append({i: _without_padding(z, item) for i, z in kept.items()})
     return found
 
 
@@ -235,12 +235,11 @@ def _reader(kept: _Outputs, i: int, heads: tuple[int, ...]) -> Edit:
     return read
 
 
-def _present(z: Float[Tensor, "token head feature"], item: ModelInput) -> Float[Tensor, "present head feature"]:
-    """Without the tokens that the attention mask of the input marks as padding."""
-    mask = item.kwargs.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != len(z) or bool(mask.all()):
-        return z
-    return z[mask[0].to(z.device) != 0]
+def _without_padding(
+    z: Float[Tensor, "token head feature"], item: ModelInput
+) -> Float[Tensor, "present head feature"]:
+    present = item.present(len(z))
+    return z if present is None else z[present.to(z.device)]
 
 
 def mean_outputs(outputs: Sequence[_Outputs]) -> dict[int, Float[Tensor, "head feature"]]:
@@ -248,28 +247,11 @@ def mean_outputs(outputs: Sequence[_Outputs]) -> dict[int, Float[Tensor, "head f
     return {i: torch.cat([each[i] for each in outputs]).mean(dim=0) for i in outputs[0]}
 
 
-def _zeroed(heads: tuple[int, ...]) -> Edit:
+def _replacing(heads: tuple[int, ...], values: Float[Tensor, "..."]) -> Edit:
     def edit(z: Tensor) -> Tensor:
-        return z * _keep(z, heads)
+        return replaced(z, heads, values)
 
     return edit
-
-
-def _replaced(heads: tuple[int, ...], values: Float[Tensor, "... selected feature"]) -> Edit:
-    def edit(z: Tensor) -> Tensor:
-        return z.index_copy(2, _index(z, heads), values.to(z).expand(*z.shape[:2], *values.shape[-2:]))
-
-    return edit
-
-
-def _index(z: Tensor, heads: tuple[int, ...]) -> Tensor:
-    return torch.tensor(heads, device=z.device)
-
-
-def _keep(z: Tensor, heads: tuple[int, ...]) -> Tensor:
-    keep = torch.ones(z.shape[2], 1, dtype=z.dtype, device=z.device)
-    keep[list(heads)] = 0
-    return keep
 
 
 @dataclass
@@ -288,7 +270,7 @@ class _Draws:
             if i == self._first:  # sites run in call order
                 self._drawn = self.rng.integers(len(self.outputs), size=z.shape[0])
             rows = [self._at_least(self.outputs[k][i], z.shape[1]) for k in self._drawn]
-            return z.index_copy(2, _index(z, heads), torch.stack(rows).to(z))
+            return replaced(z, heads, torch.stack(rows))
 
         return edit
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from headtree._extras import require
@@ -48,6 +49,13 @@ class ModelInput:
         return not self.has_state() and all(
             not isinstance(value, Tensor) or (value.ndim > 0 and value.shape[0] == 1) for value in values
         )
+
+    def present(self, n_tokens: int) -> Bool[Tensor, " token"] | None:
+        """Which of n tokens the attention mask does not mark as padding; None if it marks none of them."""
+        mask = self.kwargs.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != n_tokens or bool(mask.all()):
+            return None
+        return mask[0] != 0
 
     def has_state(self) -> bool:
         """Whether an argument has state, such as a key-value cache."""

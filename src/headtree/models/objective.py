@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from headtree._checks import generator
@@ -119,19 +119,11 @@ def _next_token(items: Sequence[ModelInput]) -> Callable[[Any, Sequence[int], An
         found = []
         for row, i in enumerate(batch):
             loss = _cross_entropy(logits[row, :-1], _ids(items[i])[0, 1:])
-            present = present_tokens(items[i], logits.shape[1])
+            present = items[i].present(logits.shape[1])
             found.append(loss if present is None else loss[(present[1:] & present[:-1]).to(loss.device)])
         return found
 
     return losses
-
-
-def present_tokens(item: ModelInput, n_tokens: int) -> Bool[Tensor, " token"] | None:
-    """Which tokens the attention mask of an input does not mark as padding; None if it marks none of them."""
-    mask = item.kwargs.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != n_tokens or bool(mask.all()):
-        return None
-    return mask[0] != 0
 
 
 def _logits(output: Any) -> Tensor:
@@ -229,7 +221,7 @@ def _distance(items: tuple[ModelInput, ...]) -> Objective:
         for row, i in enumerate(batch):
             size = whole[row].square().sum(dim=-1).mean().clamp(min=1e-30)
             moved = ((ours[row] - whole[row]).square().sum(dim=-1) / size).reshape(-1)
-            present = present_tokens(items[i], len(moved))
+            present = items[i].present(len(moved))
             found.append(moved if present is None else moved[present.to(moved.device)])
         return found
 

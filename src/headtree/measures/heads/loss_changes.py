@@ -19,7 +19,7 @@ from torch import Tensor
 from headtree._checks import generator
 from headtree.errors import InvalidValueError
 from headtree.models.ablation import How, mean_outputs, reference_outputs
-from headtree.models.graph.output_sites import Edit, intercepting, resumed
+from headtree.models.graph.output_sites import Edit, intercepting, replaced, resumed
 from headtree.models.objective import Losses, Objective
 from headtree.models.shared_prefix import SharedPrefix, block_paths
 from headtree.models.watching.collect import PreparedInputs
@@ -158,15 +158,13 @@ class LossChanges:
 
     def _replacing(self, batch: Sequence[int], site: int, heads: list[int]) -> Edit:
         def edit(z: Tensor) -> Tensor:
-            index = torch.tensor(heads, device=z.device)
-            values = self._replacement(batch, site, z).index_select(-2, index)
-            return z.index_copy(2, index, values.expand(*z.shape[:2], *values.shape[-2:]))
+            return replaced(z, heads, self._replacement(batch, site, z)[..., heads, :])
 
         return edit
 
     def _replacement(self, batch: Sequence[int], site: int, z: Tensor) -> _Replacement:
         if self.how == "zero":
-            return torch.zeros_like(z[:1, :1])
+            return torch.zeros_like(z[0, 0])
         if self._draws is None:
             return self._means[site].to(z)
         rows = [self._reference[self._draws[i]][site] for i in batch]
@@ -214,9 +212,11 @@ def measuring(
     """A `LossChanges` whose passes resume correctly, while the view is ready."""
     with prepared.view.ready():
         changes = LossChanges(prepared, objective(), how, reference, rng)
-        check_resuming(changes)
-        yield changes
-        changes.prefix.forget()
+        try:
+            check_resuming(changes)
+            yield changes
+        finally:
+            changes.prefix.forget()
 
 
 def check_resuming(changes: LossChanges) -> None:

@@ -95,6 +95,14 @@ class HookPoint:
         return torch.equal(self.features.flatten(), torch.arange(self.features.numel()))
 
 
+def replaced(
+    z: Float[Tensor, "batch token head feature"], heads: Sequence[int], values: Float[Tensor, "..."]
+) -> Float[Tensor, "batch token head feature"]:
+    """The outputs of all heads with those of some replaced by values that broadcast to them."""
+    index = torch.tensor(heads, device=z.device)
+    return z.index_copy(2, index, values.to(z).expand(*z.shape[:2], len(heads), z.shape[3]))
+
+
 def find_output_sites(
     traced: Trace, plan: AttentionPlan, model: nn.Module, chosen: Iterable[int]
 ) -> dict[int, OutputSite]:
