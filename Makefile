@@ -4,6 +4,7 @@
 # make bench     the benchmarks behind docs/performance.md
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
+# make similarities  writes the tables of docs/similarities.md
 # make clean     removes the environment and all caches
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,7 +12,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
-.PHONY: findings sweep test lint demo bench clean
+.PHONY: findings similarities sweep test lint demo bench clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -28,6 +29,10 @@ demo: $(STAMP)
 # The paper's claims on the bundled networks and a pretrained BERT; takes ten to fifteen minutes.
 findings: $(STAMP)
 	$(BIN)/headtree reproduce --networks bundled,minilm --sensitivity -o runs/findings --into docs/findings.md
+
+# Every similarity of heads on four networks; half an hour. PICTURES=FOLDER, with CIFAR-10, adds the ViT's function.
+similarities: $(STAMP)
+	$(BIN)/headtree reproduce --similarities $(if $(PICTURES),--pictures $(PICTURES)) -o runs/similarities --into docs/similarities.md
 
 # Random weights, no downloads; takes five to ten minutes.
 sweep: $(STAMP)

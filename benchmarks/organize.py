@@ -1,5 +1,7 @@
 """The pairwise L1 kernel and the whole questionnaire."""
 
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -18,6 +20,8 @@ def main(check: bool = False) -> None:
     if not check:
         whole(shape=(144, 512, 512), repeats=1, compare=False)
     growth(sizes=(4, 8) if check else (64, 128, 256, 512, 1024))
+    sampled(shapes=[(4, 8, 8)] if check else [(144, 512, 512), (64, 1024, 1024)])
+    busy(shape=(4, 8, 8) if check else (144, 197, 197), n_programs=1 if check else 4)
 
 
 def kernel(n, n_features):
@@ -110,6 +114,36 @@ def growth(sizes):
         differences = 3 * (pairs[0] * f[1] * f[2] + pairs[1] * f[0] * f[2] + pairs[2] * f[0] * f[1])
         t = seconds(lambda x=x: ht.organize_array(x), repeats=1 if n > 512 else 3)
         print(f"  n = {n:4}: {t:8.3f} s  {differences / t / 1e9:6.1f}")
+
+
+def sampled(shapes):
+    """Exact and sampled distances: time, and how far the last affinities are apart."""
+    for shape in shapes:
+        x = attention_like(shape)
+        for mask in (None, np.triu(np.ones(shape[1:], bool), 1)):
+            took, found = [], []
+            for samples in (None, 256):
+                start = time.perf_counter()
+                found.append(ht.organize_array(x, ht.Questionnaire(samples=samples, n_iter=3), mask=mask))
+                took.append(time.perf_counter() - start)
+            words = "causal mask" if mask is not None else "no mask"
+            print(f"organize {' × '.join(map(str, shape))}, {words}: exact {took[0]:.1f} s, ", end="")
+            print(f"sampled {took[1]:.1f} s, {took[0] / took[1]:.1f}x; {found[1].status.distances}", flush=True)
+
+
+def busy(shape, n_programs):
+    """Time while other programs keep all cores busy, relative to an idle machine."""
+    x = attention_like(shape)
+    ht.organize_array(x)
+    idle = seconds(lambda: ht.organize_array(x), 3)
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_programs)]
+    try:
+        while_busy = seconds(lambda: ht.organize_array(x), 3)
+    finally:
+        for other in others:
+            other.kill()
+    what = f"organize {' × '.join(map(str, shape))} beside {n_programs} busy programs"
+    print(f"{what}: {while_busy / idle:.1f}x the time of an idle machine")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def print_passes(n_inputs: int) -> None:
         def say(step: str, seconds: float) -> None:
             by_step[step] = passes["step"] - sum(by_step.values())
 
-        make_run(ModelSource(model="txl", inputs=n_inputs), Path(folder, "run"), draw=False, say=say)
+        make_run(ModelSource(model="txl", inputs=n_inputs, tokens=256), Path(folder, "run"), draw=False, say=say)
     listing = ", ".join(f"{step} {n}" for step, n in by_step.items() if n)
     print(f"forward passes of a run of {n_inputs} inputs: {sum(by_step.values())} ({listing})")
     for step, reason in REASONS.items():

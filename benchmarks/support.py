@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist, squareform
 
 from benchmarks._measure import seconds
-from headtree.geometry.recurrence import recurrence
+from headtree.geometry.combined_affinity import InputMatrices
+from headtree.geometry.resampled_trees import LinkageFolders, ResampledTrees
 from headtree.measures.support import as_folder, folder_support
 
 #: Sizes of the families of heads, number of inputs, and noise relative to a pattern of standard deviation 1.
@@ -46,8 +47,7 @@ def _affinity(x: Float[np.ndarray, "head _query _key"]) -> Float[np.ndarray, "he
 
 
 def _support(affinities: Float[np.ndarray, "input head head"], seed: int) -> dict[int, float]:
-    found = folder_support(affinities, 60, np.random.default_rng(seed)).support
-    return {folder: value for folder, value in found.items() if folder.bit_count() < affinities.shape[1]}
+    return folder_support(InputMatrices(affinities[None], False), 60, np.random.default_rng(seed)).support
 
 
 def _noise_network(n_heads: int, n_inputs: int, seed: int) -> Float[np.ndarray, "input head head"]:
@@ -91,18 +91,27 @@ def _families(sizes: tuple[int, ...], n_inputs: int, noise: float, *, is_base_ke
     print("" if is_base_kept else f", chance unions {np.sum(np.array(unions) > 0)} of {len(unions)}")
 
 
+def _compared(
+    affinities: Float[np.ndarray, "input head head"],
+    weights: Float[np.ndarray, "tree input"],
+    members: Bool[np.ndarray, "folder head"],
+) -> None:
+    trees = ResampledTrees.grow(InputMatrices(affinities[None], False), weights)
+    trees.closeness()
+    trees.transfer(members)
+
+
 def _times() -> None:
     for n_heads, n_inputs in [(64, 6), (128, 6), (144, 10), (256, 6)]:
         x = _noise_network(n_heads, n_inputs, 0)
-        took = seconds(lambda x=x: folder_support(x, 200, np.random.default_rng(0)), 3)
+        took = seconds(lambda x=x: folder_support(InputMatrices(x[None], False), 200, np.random.default_rng(0)), 3)
         print(f"{n_heads} heads, {n_inputs} inputs: {took:.2f} s")
     few = np.ascontiguousarray(x[:, :12, :12])
     for n, affinities in ((256, x), (12, few)):
-        weights = np.random.default_rng(0).dirichlet(np.ones(len(x)), (200, 2))
-        ours = seconds(lambda a=affinities, w=weights: recurrence(a.mean(axis=0), a, w), 3)
-        pairs = [
-            squareform(1 - a, checks=False) for a in np.tensordot(weights.reshape(400, -1), affinities, axes=1)
-        ]
+        weights = np.random.default_rng(0).dirichlet(np.ones(len(x)), 400)
+        members = LinkageFolders.of(affinities.mean(axis=0)).members
+        ours = seconds(lambda a=affinities, w=weights, m=members: _compared(a, w, m), 3)
+        pairs = [squareform(1 - a, checks=False) for a in np.tensordot(weights, affinities, axes=1)]
         joins = seconds(lambda p=pairs: [linkage(distances, "average") for distances in p], 3)
         print(f"400 trees of {n} heads, made and compared: {1e3 * ours:.1f} ms; ", end="")
         print(f"scipy's joins alone {1e3 * joins:.1f} ms: {joins / ours:.1f}x")

@@ -1,4 +1,4 @@
-"""What the heads of a text model do: roles, families in words, and what the l1 entropy already contains.
+"""What the heads of a text model do: roles, families in words, and what the structure score already contains.
 
     python examples/what_heads_do.py MODEL TEXTFILE [TOKENS]
 
@@ -16,12 +16,11 @@ from headtree.report.words.diagnostics_section import diagnostics_section
 def main(model, text_file, n_tokens=128):
     n_tokens = int(n_tokens)
     texts = [Path(text_file).read_text(encoding="utf-8")[:7000]]
-    atts = ht.capture(model, texts=texts, tokens=n_tokens)
-    organizations = [ht.organize(att) for att in atts]
-    entropy = sum(ht.head_entropy(att, org).raw for att, org in zip(atts, organizations, strict=True)) / len(atts)
+    atts = ht.capture(model, texts=texts, tokens=n_tokens, kind="probs")
+    structure = sum(ht.head_entropy(att, ht.organize(att)).raw for att in atts) / len(atts)
     found = ht.diagnostics(atts, model=model, texts=texts, tokens=n_tokens)
-    contained = ht.overlap(found.heads.assign(entropy=entropy))
-    section = diagnostics_section(found, overlap=contained, consensus=ht.consensus(organizations))
+    contained = ht.overlap(found.heads.assign(structure=structure))
+    section = diagnostics_section(found, overlap=contained, consensus=ht.consensus(ht.head_similarity(atts)))
     print(*section.text, sep="\n\n")
     for table in section.tables:
         print("\n" + table.caption, "\t".join(table.columns), sep="\n")

@@ -2,6 +2,10 @@
 
 import os
 
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # before torch is loaded: its threads then sleep while they wait
+
 import hypothesis
 from jaxtyping import install_import_hook
 
@@ -30,7 +34,7 @@ CHECKED = [
     "headtree.geometry.emd",
     "headtree.measures",
     "headtree.questionnaire",
-    "headtree.trees",
+    "headtree.trees.tree",
 ]
 install_import_hook(CHECKED, "tests.shapes.check_shapes")
 

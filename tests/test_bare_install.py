@@ -135,6 +135,7 @@ REFUSED = {
     "reproduce": "demo",
     "reproduce --networks minilm": "demo",
     "reproduce --networks photos": "report",
+    "reproduce --similarities": "demo",
     "depth bert-base-uncased --text book.txt": "models,report",
     "depth vit": "demo",
     "depth --tasks": "report",

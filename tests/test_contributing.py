@@ -21,7 +21,7 @@ def test_every_path_exists():
 def test_every_task_starts_in_one_file():
     table = TEXT.split("## Where things start")[1].split("##")[0]
     rows = [line.split("|")[2].strip().strip("`") for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 10
+    assert len(rows) >= 10
     assert all((ROOT / path).is_file() for path in rows)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from headtree._threads import at_once, for_each_task
+from headtree import _threads
+from headtree._threads import at_once, for_each_task, sleeping_threads
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -93,3 +94,31 @@ def test_two_functions_run_at_once_and_their_results_keep_their_places(n_threads
 
 def fail_with(words):
     raise RuntimeError(words)
+
+
+def test_blocks_of_sleeping_threads_may_overlap():
+    """One Python thread enters, another enters, the first leaves, the second leaves: all is as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def other():
+        with sleeping_threads():
+            entered.set()
+            may_leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    try:
+        with sleeping_threads():
+            thread.start()
+            assert entered.wait(30)
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        may_leave.set()
+        thread.join()
+        with sleeping_threads():
+            assert _threads._Resting.n_threads == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        may_leave.set()
+        torch.set_num_threads(before)

@@ -22,6 +22,7 @@ from .measures.heads.rollout import attention_rollout
 from .measures.invariance import SoftmaxInvariance, softmax_invariance
 from .measures.overlap import overlap
 from .measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
+from .measures.similarity import head_similarity
 from .measures.sparsity import (
     CompressionCurve,
     Sparsity,
@@ -47,6 +48,7 @@ from .report.page.document import show, write_report
 from .report.words.folder_words import describe_folders
 from .runs.run import Run, open_run
 from .section import Section
+from .similarity.head_similarity import HeadSimilarity
 from .tensor.attention_tensor import AttentionTensor, HeadId
 from .tensor.load import load_tensor
 from .trees.compare import tree_distance
@@ -64,6 +66,7 @@ __all__ = [
     "HaarBasis",
     "HeadEffects",
     "HeadId",
+    "HeadSimilarity",
     "HeadWeights",
     "HeadtreeError",
     "HeadtreeWarning",
@@ -107,6 +110,7 @@ __all__ = [
     "head_effects",
     "head_entropy",
     "head_roles",
+    "head_similarity",
     "head_weights",
     "holder_exponent",
     "induction",

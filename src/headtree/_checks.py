@@ -19,14 +19,14 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 class ScaledArray:
     """A checked array, divided by the power of two that puts its largest absolute value between 1/2 and 1."""
 
-    values: Float[Tensor, "..."]  #: float32 or float64 on the CPU; zero where missing
-    missing: Bool[Tensor, "..."] | None  #: broadcast to the shape of `values`; None if no entry is missing
+    values: Float[Tensor, "..."]  #: float32 or float64; zero where missing
+    missing: Bool[Tensor, "..."] | None  #: on the CPU, broadcast to the shape of `values`; None: none is
     exponent: int  #: the original array is ``values * 2**exponent``
 
     def in_units(self, distances: Float[Tensor, "slice slice"]) -> Float[np.ndarray, "slice slice"]:
         """Convert distances between slices of `values` to the array's units; inf beyond the range of float64."""
         with np.errstate(over="ignore", under="ignore"):
-            return np.asarray(np.ldexp(distances.numpy(), self.exponent))
+            return np.asarray(np.ldexp(distances.cpu().numpy(), self.exponent))
 
 
 def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
@@ -102,15 +102,17 @@ def _from_numpy(x: Any, name: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> ScaledArray:
-    """Check that every entry of `x` that is not missing is finite, and return a scaled copy.
+def scaled_array(
+    x: Any, name: str, mask: Any = None, min_axes: int = 1, device: torch.device | str = "cpu"
+) -> ScaledArray:
+    """Check that every entry of `x` that is not missing is finite, and return a scaled copy on a device.
 
     The factor is a power of two. Scaling is therefore exact, and the squares of 1e30 and 1e-30 stay in range.
     """
     own_mask = None
     if isinstance(x, np.ma.MaskedArray):
         own_mask, x = np.ma.getmaskarray(x), x.data
-    tensor = real_tensor(x, name)
+    tensor = real_tensor_on_device(x, name).to(device)
     if tensor.ndim < min_axes:
         raise InvalidValueError(f"{name} must have at least {min_axes} axes, got shape {tuple(tensor.shape)}")
     if 0 in tensor.shape:
@@ -123,7 +125,7 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
             own_mask if missing is None else torch.from_numpy(own_mask) | missing, name, tuple(tensor.shape)
         )
     if missing is not None:
-        tensor = tensor.masked_fill(missing, 0)
+        tensor = tensor.masked_fill(unshared(missing).to(device), 0)
     low, high = (float(value) for value in torch.aminmax(tensor))
     if not (math.isfinite(low) and math.isfinite(high)):
         advice = (
@@ -133,10 +135,34 @@ def scaled_array(x: Any, name: str, mask: Any = None, min_axes: int = 1) -> Scal
         )
         raise InvalidValueError(_non_finite(tensor, name, advice))
     exponent = math.frexp(max(-low, high))[1]
-    values = tensor * 2.0 ** max(-100, min(-exponent, 100))
+    factor = 2.0 ** max(-100, min(-exponent, 100))
+    values = tensor * factor if missing is None else tensor.mul_(factor)  # what was filled in is a copy already
     if abs(exponent) > 100:  # 2**-exponent itself may be out of range
         values *= 2.0 ** (-exponent - math.copysign(100, -exponent))
     return ScaledArray(values.contiguous(), missing, exponent)
+
+
+def checked_device(device: Any) -> torch.device | None:
+    """The device as torch knows it, once something was placed on it; None stays None."""
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidValueError(
+            f"device must be a device of torch such as 'cpu', 'cuda' or 'cuda:1', got {device!r}"
+        ) from error
+    if found.type == "meta":
+        raise InvalidValueError("device must hold numbers, got 'meta', which has only shapes; use 'cpu' or 'cuda'")
+    try:
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InvalidValueError(
+            f"device {str(found)!r} is not available here: {reason}; use 'cpu', or check the driver and that torch "
+            "is built for this device"
+        ) from error
+    return found
 
 
 def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor, "..."] | None:

@@ -146,6 +146,11 @@ def exists(path: Path) -> bool:
     return True
 
 
+def is_model_folder(path: str | Path) -> bool:
+    """Whether a folder holds a model or an adapter, as `save_pretrained` writes them."""
+    return any(Path(path, name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
 def unusable(path: Path, how: str, error: OSError) -> InvalidValueError:
     """The error to raise when the system refuses to read or write `path`."""
     return InvalidValueError(

@@ -7,12 +7,18 @@ cores. The threads of this pool sleep. Kernels that run here are compiled with `
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+
+#: Rows of a matrix that a thread multiplies at a time.
+_ROWS_AT_A_TIME = 128
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -24,18 +30,34 @@ def for_each_task(kernel: Callable[..., Any], n_tasks: int, *arguments: Any) -> 
     The calling thread takes tasks too. No two tasks may write to the same memory; results then do not depend on
     the number of threads, which is set by ``torch.set_num_threads`` or ``OMP_NUM_THREADS``.
     """
+    n_threads = _Resting.n_threads if _Resting.n_blocks else torch.get_num_threads()
     tasks = iter(range(n_tasks))  # taking the next item of a range iterator is atomic under the interpreter lock
 
     def work() -> None:
         for task in tasks:
             kernel(task, *arguments)
 
-    n_helpers = min(torch.get_num_threads(), n_tasks) - 1
-    helpers = [_pool(torch.get_num_threads()).submit(work) for _ in range(n_helpers)]
-    work()
-    for helper in helpers:
-        if not helper.cancel():  # do not wait for one that never started because other callers keep the pool busy
-            helper.result()
+    helpers = [_pool(n_threads).submit(work) for _ in range(min(n_threads, n_tasks) - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            if (
+                not helper.cancel()
+            ):  # do not wait for one that never started because other callers keep the pool busy
+                helper.result()
+
+
+def product_by_rows(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right.T``, with the rows of `left` divided between the threads."""
+    result = torch.empty(len(left), len(right), dtype=left.dtype)
+
+    def multiply(band: int) -> None:
+        rows = slice(band * _ROWS_AT_A_TIME, (band + 1) * _ROWS_AT_A_TIME)
+        torch.mm(left[rows], right.T, out=result[rows])
+
+    for_each_task(multiply, -(-len(left) // _ROWS_AT_A_TIME))
+    return result
 
 
 def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
@@ -47,6 +69,45 @@ def at_once(first: Callable[[], First], second: Callable[[], Second]) -> tuple[F
 
     for_each_task(call, 2)
     return found[0], found[1]
+
+
+class _Resting:
+    """How many blocks of `sleeping_threads` run, in any thread, and the number of threads before the first."""
+
+    lock = Lock()
+    n_blocks = 0
+    n_threads = 1
+
+
+@contextmanager
+def sleeping_threads() -> Iterator[None]:
+    """Let torch use one thread in this block, but `for_each_task` as many as before.
+
+    OpenMP's threads, which torch uses, spin while they wait for each other. On a machine that is busy with other
+    programs, small problems then take many times as long. Blocks may overlap, in several Python threads.
+    """
+    with _Resting.lock:
+        if _Resting.n_blocks == 0:
+            _Resting.n_threads = torch.get_num_threads()
+        _Resting.n_blocks += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _Resting.lock:
+            _Resting.n_blocks -= 1
+            torch.set_num_threads(_Resting.n_threads)  # of this thread: OpenMP counts them for each Python thread
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread in this block: for many small problems, whose threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)

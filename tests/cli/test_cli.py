@@ -45,7 +45,7 @@ def test_run_says_what_it_found_and_does_nothing_the_second_time(headtree, folde
     command = ("run", folder, "--text", text, "--inputs", 2, "--tokens", 16, "--no-draw", "-o", "runs/small")
     result = headtree(*command)
     assert result.exit_code == 0, result.output
-    for word in ("capture", "organize", "measure", "most active heads", "families", "correlation", "runs/small"):
+    for word in ("capture", "organize", "measure", "roles", "ranking", "families", "correlation", "runs/small"):
         assert word in result.stdout
     assert result.stdout.count("heads.csv") == 1  # there is no page to look at
     before = (tmp_path / "runs/small/run.json").read_bytes()
@@ -96,6 +96,7 @@ def test_depth_takes_the_same_options(headtree, folder, text):
 def test_the_bundled_networks_take_the_options_too(headtree, network, dtype):
     pytest.importorskip("headtree_networks")
     chosen = ("--inputs", 2, "--layers", "1,3", "--heads", "0-1", "--device", "cpu", "--dtype", dtype)
+    chosen = (*chosen, "--tokens", 256)
     result = headtree("run", network, *chosen, "--kind", "probs", "--batch-size", 2, "--no-draw", "--json")
     assert result.exit_code == 0, result.output
     run = ht.open_run(f"runs/{network}")
@@ -139,21 +140,27 @@ def warnings_shown():
 
 @pytest.mark.usefixtures("warnings_shown")
 def test_fewer_inputs_than_asked_for_are_said(headtree, folder, text, pictures, vit_folder, tmp_path):
-    said = "5 inputs instead of 10: words.txt is too short for more of 32 tokens"
+    said = "5 inputs instead of 20: words.txt is too short for more of 32 tokens"
+    few = (
+        "5 inputs: fewer than 10 are too few for families of heads to replicate; the default of headtree run is "
+        "--inputs 20"
+    )
     command = ("run", folder, "--text", text, "--tokens", 32, "--no-draw", "-o", "runs/few")
     result = headtree(*command)
-    assert f"headtree run: note: {said}\n" in result.stderr  # when it happens
-    assert f"note                {said}\n" in result.stdout  # in the summary
-    assert json.loads((tmp_path / "runs/few/run.json").read_text())["notes"] == [said]
+    for note in (said, few):
+        assert f"headtree run: note: {note}\n" in result.stderr  # when it happens
+        assert f"note                {note}\n" in result.stdout  # in the summary
+    assert json.loads((tmp_path / "runs/few/run.json").read_text())["notes"] == [said, few]
     again = headtree(*command, "--json")
-    assert json.loads(again.stdout)["notes"] == [said]
+    assert json.loads(again.stdout)["notes"] == [said, few]
     short = tmp_path / "short.txt"
     short.write_text("w1 w2 w3 w4")
     result = headtree("run", folder, "--text", short, "--no-draw", "-o", "runs/one")
     assert "note: 1 input of 6 tokens instead of 64: short.txt has no more" in result.stderr
     result = headtree("depth", vit_folder, "--images", pictures, "--no-fresh", "-o", "few")
     assert f"headtree depth: note: 3 inputs instead of 8: {pictures} has no more images" in result.stderr
-    enough = headtree("run", folder, "--text", text, "--tokens", 32, "--inputs", 5, "--no-draw", "-o", "runs/five")
+    assert "too few" not in result.stderr  # depth has no families
+    enough = headtree("run", folder, "--text", text, "--tokens", 8, "--inputs", 10, "--no-draw", "-o", "runs/ten")
     assert "note" not in enough.output
 
 

@@ -4,6 +4,7 @@ import torch
 
 import headtree as ht
 from headtree.errors import HeadtreeError
+from headtree.geometry import diffusion
 from headtree.geometry.diffusion import spectrum
 from tests import oracles
 
@@ -118,3 +119,26 @@ def test_wrong_extensions_are_refused():
             m.extend(bad)
     with pytest.raises(HeadtreeError, match="n_components"):
         ht.diffusion_map(np.eye(3), n_components=0)
+
+
+def test_leading_pairs_are_those_of_the_full_solver(monkeypatch):
+    affinity = torch.from_numpy(random_affinity(400)[0])
+    ours = spectrum(affinity)
+    monkeypatch.setattr(diffusion, "_MANY_POINTS", 10**6)
+    theirs = spectrum(affinity)
+    torch.testing.assert_close(ours.eigenvalues, theirs.eigenvalues, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours.functions, theirs.functions, rtol=1e-7, atol=1e-7)
+
+
+def test_copies_of_an_eigenvalue_are_not_missed(monkeypatch):
+    """Equal parts that nothing connects: every eigenvalue occurs as often as there are parts."""
+    part = torch.from_numpy(random_affinity(80)[0])
+    affinity = torch.block_diag(*[part] * 5)
+    ours = spectrum(affinity)
+    monkeypatch.setattr(diffusion, "_MANY_POINTS", 10**6)
+    theirs = spectrum(affinity)
+    torch.testing.assert_close(ours.eigenvalues, theirs.eigenvalues, rtol=1e-10, atol=1e-12)
+
+
+def test_many_points_that_cannot_be_told_apart_have_no_coordinates():
+    assert spectrum(torch.ones(400, 400, dtype=torch.float64)).functions.shape == (400, 0)

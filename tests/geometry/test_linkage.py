@@ -6,7 +6,6 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from headtree.geometry.linkage import linkage_joins, linkage_tree
-from headtree.geometry.recurrence import recurrence
 
 
 def random_affinity(n, seed):
@@ -36,21 +35,11 @@ def folders_of(tree):
     }
 
 
-def counts_of(found):
-    """Leaves of each folder, and its count."""
-    folders = zip(found.start, found.size, found.count, strict=True)
-    return {tuple(sorted(found.order[a : a + n].tolist())): int(count) for a, n, count in folders}
-
-
-NO_SAMPLES = np.zeros((0, 1, 1))
-
-
 @given(n=st.integers(2, 12), seed=st.integers(0, 99))
 def test_folders_are_those_of_literal_average_linkage(n, seed):
     affinity = random_affinity(n, seed)
     expected = {tuple(folder) for _, folder in literal_joins(affinity)}
     assert folders_of(linkage_tree(affinity)) == expected
-    assert set(counts_of(recurrence(affinity, affinity[None], NO_SAMPLES))) == expected
 
 
 @given(n=st.integers(2, 12), seed=st.integers(0, 99))
@@ -90,8 +79,6 @@ def test_equal_affinities_are_one_flat_folder(n):
     for affinity in (np.ones((n, n)), np.full((n, n), 0.1) + 0.9 * np.eye(n), np.full((n, n), 0.1)):
         tree = linkage_tree(affinity)
         assert tree.n_levels == min(n, 2)
-        if n > 1:
-            assert list(counts_of(recurrence(affinity, affinity[None], NO_SAMPLES))) == [tuple(range(n))]
 
 
 def test_joins_at_one_affinity_are_one_folder():
@@ -99,11 +86,7 @@ def test_joins_at_one_affinity_are_one_folder():
     labels = np.array([0, 1, 0, 0, 1, 1, 0, 1])
     affinity = np.where(labels[:, None] == labels, 0.7, 0.2) + 1e-14 * random_affinity(8, 0)
     assert linkage_tree(affinity).n_folders.tolist() == [1, 2, 8]
-    assert set(counts_of(recurrence(affinity, affinity[None], NO_SAMPLES))) == {
-        (0, 2, 3, 6),
-        (1, 4, 5, 7),
-        tuple(range(8)),
-    }
+    assert folders_of(linkage_tree(affinity)) == {(0, 2, 3, 6), (1, 4, 5, 7), tuple(range(8))}
 
 
 @given(n=st.integers(2, 40), seed=st.integers(0, 99))
@@ -114,27 +97,3 @@ def test_joins_are_those_of_scipy(n, seed):
     np.testing.assert_allclose(affinity_of_join, 2 - table[:, 2], rtol=1e-12)
     np.testing.assert_array_equal(np.sort(parts, axis=1), np.sort(table[:, :2].astype(int), axis=1))
     np.testing.assert_array_equal(first_of_round, np.arange(n, 2 * n - 1))  # no two are equal
-
-
-@given(n=st.integers(2, 9), n_inputs=st.integers(1, 4), seed=st.integers(0, 99), has_ties=st.booleans())
-def test_recurrence_counts_samples_whose_trees_all_have_the_folder(n, n_inputs, seed, has_ties):
-    rng = np.random.default_rng(seed)
-    affinities = np.stack([random_affinity(n, [seed, i]) for i in range(n_inputs)])
-    if has_ties:
-        affinities = np.round(2 * affinities)
-    weights = rng.integers(0, 3, (15, 2, n_inputs)).astype(float)
-    found = counts_of(recurrence(affinities.mean(axis=0), affinities, weights))
-    expected = dict.fromkeys(folders_of(linkage_tree(affinities.mean(axis=0))), 0)
-    for sample in weights:
-        trees = [folders_of(linkage_tree(np.einsum("i,ijk->jk", w, affinities))) for w in sample]
-        for folder in expected:
-            expected[folder] += all(folder in tree for tree in trees)
-    assert found == expected
-
-
-def test_recurrence_gives_the_largest_folders_of_each_branch_first():
-    affinity = random_affinity(30, 0)
-    found = recurrence(affinity, affinity[None], NO_SAMPLES)
-    assert found.size[0] == 30
-    sets = [set(found.order[a : a + n].tolist()) for a, n in zip(found.start, found.size, strict=True)]
-    assert not any(sets[i] < sets[j] for i in range(len(sets)) for j in range(i, len(sets)))

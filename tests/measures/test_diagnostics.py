@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
+from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS, OF_RUNS
 from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.ranking_evidence import EFFECT_CORRELATIONS, RELIABILITY
 from tests.measures.attention_examples import WORDS, causal, previous, probs, random_scores, to_key, uniform
 from tests.measures.models import PlantedInduction
 from tests.models import zoo
@@ -59,8 +60,12 @@ def test_every_column_is_defined_and_has_a_value_or_a_reason(found):
 
 def test_every_column_is_in_the_documentation():
     page = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
-    for name, definition in {**OF_HEADS, **OF_LAYERS}.items():
+    for name, definition in {**OF_HEADS, **OF_LAYERS, **OF_RUNS}.items():
         assert f"| `{name}` | {definition.meaning} | {definition.source} |" in page
+    for name, found in EFFECT_CORRELATIONS.items():
+        assert name in {**OF_HEADS, **OF_RUNS}
+        numbers = [f"{found[network]:.2f}" if network in found else "–" for network in RELIABILITY]
+        assert f"| `{name}` | {' | '.join(numbers)} |" in page
 
 
 def test_layers_are_named_after_the_role_of_most_heads():

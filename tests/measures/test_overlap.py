@@ -10,20 +10,20 @@ from headtree.measures.overlap import overlap
 @pytest.fixture(scope="module")
 def heads():
     rng = np.random.default_rng(0)
-    entropy = rng.standard_normal(80)
+    structure = rng.standard_normal(80)
     return pd.DataFrame(
         {
             "name": [f"L0H{i}" for i in range(80)],
             "layer": 0,
-            "entropy": entropy,
-            "same": np.exp(3 * entropy),
-            "opposite": -(entropy**3),
-            "related": entropy + 1.2 * rng.standard_normal(80),
-            "against": 1.2 * rng.standard_normal(80) - entropy,
+            "structure": structure,
+            "same": np.exp(3 * structure),
+            "opposite": -(structure**3),
+            "related": structure + 1.2 * rng.standard_normal(80),
+            "against": 1.2 * rng.standard_normal(80) - structure,
             "other": rng.standard_normal(80),
             "tied": rng.integers(0, 3, 80),
             "constant": 1.0,
-            "gaps": np.where(np.arange(80) < 60, entropy, np.nan),
+            "gaps": np.where(np.arange(80) < 60, structure, np.nan),
         }
     )
 
@@ -51,14 +51,14 @@ def test_it_tells_what_is_contained_from_what_is_not(heads):
 def test_correlations_are_scipys(heads):
     table = overlap(heads).set_index("measure")
     for name in ("related", "other", "tied"):
-        assert table.loc[name, "correlation"] == pytest.approx(spearmanr(heads[name], heads["entropy"]).statistic)
+        assert table.loc[name, "correlation"] == pytest.approx(spearmanr(heads[name], heads["structure"]).statistic)
         assert table.loc[name, "low"] < table.loc[name, "correlation"] < table.loc[name, "high"]
 
 
 def test_the_interval_is_the_literal_bootstrap(heads):
     table = overlap(heads, columns=["tied"], n_bootstrap=50, confidence=0.9, rng=5)
     draws = np.random.default_rng(5).integers(80, size=(50, 80))
-    values = [spearmanr(heads["tied"][draw], heads["entropy"][draw]).statistic for draw in draws]
+    values = [spearmanr(heads["tied"][draw], heads["structure"][draw]).statistic for draw in draws]
     np.testing.assert_allclose(table.loc[0, ["low", "high"]].astype(float), np.quantile(values, [0.05, 0.95]))
 
 
@@ -68,7 +68,7 @@ def test_intervals_cover_the_truth():
     for _ in range(100):
         x = rng.standard_normal(100)
         table = overlap(
-            pd.DataFrame({"entropy": x, "y": 0.6 * x + 0.8 * rng.standard_normal(100)}), n_bootstrap=200, rng=rng
+            pd.DataFrame({"structure": x, "y": 0.6 * x + 0.8 * rng.standard_normal(100)}), n_bootstrap=200, rng=rng
         )
         covered += table.loc[0, "low"] <= 6 / np.pi * np.arcsin(0.3) <= table.loc[0, "high"]
     assert 86 <= covered <= 100

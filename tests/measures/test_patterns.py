@@ -196,7 +196,7 @@ def test_permuted_tokens_change_nothing():
 def test_blocks_of_heads_and_queries_change_nothing(monkeypatch):
     att = random_scores(0, mask=causal(7), heads_per_layer=3)
     whole = measured(att)
-    monkeypatch.setattr("headtree.measures.heads.probabilities._ENTRIES", 50)
+    monkeypatch.setattr("headtree.tensor.probabilities._ENTRIES", 50)
     for name, values in measured(att).items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-12, err_msg=name)
 

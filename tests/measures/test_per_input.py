@@ -1,11 +1,14 @@
 """The record of one input holds what the measures say one by one, and comes back from its file bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.measures.per_input import MeasuredInput, measure_input
+from headtree.tensor.probabilities import as_probabilities
 from tests.runs.examples import small_run, tensors
 from tests.test_json import same
 
@@ -35,6 +38,17 @@ def test_it_holds_what_each_measure_says(example):
         np.testing.assert_array_equal(exponent, fits[order].exponent)
     alone = ht.holder_exponent(att.filled().values, *list(org.trees)[1:])
     np.testing.assert_array_equal(found.exponent["organized"], alone.exponent)
+
+
+def test_the_structure_is_the_same_measure_of_probabilities(example):
+    att, org, found = example
+    probs = as_probabilities(att)
+    np.testing.assert_array_equal(found.structure, ht.head_entropy(probs, org, 50).raw)
+    assert probs.kind == "probs"
+    if att.kind == "scores":  # constants of rows do not count
+        moved = replace(att, values=np.asarray(att.values, np.float64) + 8 * np.arange(15)[:, None])
+        shifted = measure_input(moved, org, head_functions=50, network_functions=20, rng=3)
+        np.testing.assert_allclose(shifted.structure, found.structure, rtol=1e-5)
 
 
 def test_the_fine_share_is_the_energy_outside_the_coarsest_functions(example):
@@ -69,8 +83,11 @@ def test_a_run_stores_it(tmp_path):
     files = [f"measured/input_{i:05d}.json" for i in range(3)]
     assert run.record.steps["measure"].files == (*files, "measures.json")
     for i, stored in enumerate(run.measured):
-        again = measure_input(run.attention[i], run.organization[i], head_functions=60, network_functions=30)
+        att = run.attention[i]
+        again = measure_input(
+            att.centred(), run.organization[i], head_functions=60, network_functions=30, probs=att
+        )
         assert same(stored, again)
-    assert list(run.heads["entropy_1"]) == pytest.approx(list(run.measured[1].entropy))
+    assert list(run.heads["structure_1"]) == pytest.approx(list(run.measured[1].structure))
     with pytest.raises(HeadtreeError, match="org must be the organization of att"):
         measure_input(run.attention[0], run.organization[1])

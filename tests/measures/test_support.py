@@ -1,11 +1,14 @@
 """The steps of `headtree.consensus`, each in plain loops."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures import support as support_module
-from headtree.measures.support import _between, _Chance, as_folder, folder_support
+from headtree.measures.support import Chance, Transfer, as_folder, divisions, folder_support, leaves_of
 
 
 def affinities_of(x):
@@ -13,80 +16,148 @@ def affinities_of(x):
     return np.exp(-np.abs(x[:, :, None] - x[:, None, :]))
 
 
-def folders_of(affinity):
-    """Folders of more than one leaf."""
+def inputs_of(x):
+    return InputMatrices(np.ascontiguousarray(x)[None], False)
+
+
+def all_folders(affinity):
+    """Every folder of the tree, leaves and root included."""
     tree = linkage_tree(affinity)
-    levels = [frozenset(folder.tolist()) for level in range(tree.n_levels) for folder in tree.folders(level)]
-    return {folder for folder in levels if len(folder) > 1}
+    return {frozenset(folder.tolist()) for level in range(tree.n_levels) for folder in tree.folders(level)}
 
 
-def literal_shares(x, weights):
-    """Share of the samples in which all trees have each folder of the mean."""
-    everything = frozenset(range(x.shape[1]))
-    counts = dict.fromkeys(folders_of(x.mean(axis=0)) - {everything}, 0)
-    for sample in weights:
-        trees = [folders_of(sum(w * matrix for w, matrix in zip(row, x, strict=True))) for row in sample]
-        for folder in counts:
-            counts[folder] += all(folder in tree for tree in trees)
-    return {folder: count / len(weights) for folder, count in counts.items()}
+def trees_of(x, weights):
+    """For each division, the folders of the trees of both halves."""
+    return [
+        [all_folders(sum(w * matrix for w, matrix in zip(row, x, strict=True))) for row in sample]
+        for sample in weights
+    ]
 
 
-def literal_chance(x, rng):
-    """(items inside, outside a folder) -> second largest over relabelled sets of the largest share in each."""
+def literal_closeness(trees, mean):
+    """1 minus the mean share of the leaves in the smallest common folder; the affinity decides ties."""
+    n = len(mean)
+    flat = [tree for sample in trees for tree in sample]
+    found = np.eye(n)
+    for a, b in itertools.combinations(range(n), 2):
+        sizes = [min(len(folder) for folder in tree if {a, b} <= folder) for tree in flat]
+        found[a, b] = found[b, a] = 1 - np.mean(sizes) / n
+    spread = mean.max() - mean.min()
+    scaled = (mean - mean.min()) / spread if spread > 0 else np.zeros_like(mean)
+    return found + scaled / (2 * len(flat) * n)
+
+
+def literal_transfers(folder, trees, n):
+    """Mean transfer to all trees, and mean over divisions of the smaller of both halves."""
+
+    def transfer(tree):
+        return 1 - min(len(folder ^ other) for other in tree) / min(len(folder) - 1, n - len(folder))
+
+    each = [[transfer(tree) for tree in sample] for sample in trees]
+    return float(np.mean(each)), float(np.mean([min(pair) for pair in each]))
+
+
+def literal_tree(x, weights):
+    """Inner folders of the consensus tree, and the trees of halves."""
+    trees = trees_of(x, weights)
+    closeness = literal_closeness(trees, x.mean(axis=0))
+    return closeness, [f for f in all_folders(closeness) if 1 < len(f) < x.shape[1]], trees
+
+
+def literal_chance(x, rng, n_sets=None, n_divisions=20, n_exceeding=1):
+    """A function from transfer and items inside and outside a folder to what is beyond chance."""
     n_inputs, n = len(x), min(x.shape[1], support_module._MANY)
+    n_sets = n_sets or support_module._RELABELLED_SETS
     known = np.argsort(x.mean(axis=(0, 1)))
-    drawn = rng.permuted(np.tile(known, (200, 1)), axis=1)[:, :n]
+    drawn = rng.permuted(np.tile(known, (n_sets, 1)), axis=1)[:, :n]
     orders = rng.permuted(np.stack([drawn] * n_inputs, axis=1), axis=2)
-    weights = [support_module._divisions(n_inputs, 20, rng) for _ in orders]
+    weights = [divisions(n_inputs, n_divisions, rng) for _ in orders]
     sets = []
     for order, of_set in zip(orders, weights, strict=True):
         moved = np.array([[[x[i, a, b] for b in order[i]] for a in order[i]] for i in range(n_inputs)])
-        sets.append([(len(folder), share) for folder, share in literal_shares(moved, of_set).items()])
+        _, folders, trees = literal_tree(moved, of_set)
+        sets.append([(len(f), *literal_transfers(f, trees, n)) for f in folders])
 
-    def of_size(inside, outside):
+    def beyond(mean, smaller, inside, outside):
         few = min(inside, outside, n // 2)
         sizes = range(few, n - few + 1) if inside <= outside else [n - few]
-        return sorted(max([share for size, share in of_set if size in sizes], default=0.0) for of_set in sets)[-2]
 
-    return of_size
+        def few_exceed(which):
+            largest = sorted(max([f[which] for f in of_set if f[0] in sizes], default=0.0) for of_set in sets)
+            return largest[-1 - n_exceeding]
+
+        if smaller - few_exceed(2) < 0.05 - 1e-9:
+            return 0.0
+        chance = few_exceed(1)
+        return max(0.0, (mean - chance) / (1 - chance)) if chance < 1 else 0.0
+
+    return beyond
 
 
 @pytest.mark.parametrize(("n", "n_inputs", "many"), [(3, 2, 64), (5, 3, 64), (8, 4, 64), (9, 4, 6)])
 def test_chance_is_what_all_relabelled_sets_but_one_have_at_most(n, n_inputs, many, monkeypatch):
     monkeypatch.setattr(support_module, "_MANY", many)
+    monkeypatch.setattr(support_module, "_RELABELLED_SETS", 12)
     x = affinities_of(np.random.default_rng(n).standard_normal((n_inputs, n)))
-    found, expected = _Chance.of(x, np.random.default_rng(1)), literal_chance(x, np.random.default_rng(1))
-    assert [found.of_size(k, n - k) for k in range(2, n)] == [expected(k, n - k) for k in range(2, n)]
+    found = Chance.of(inputs_of(x), np.random.default_rng(1))
+    expected = literal_chance(x, np.random.default_rng(1))
+    transfers = [(mean, mean * share) for mean in np.linspace(0.1, 1, 10) for share in (0.8, 1.0)]
+    for mean, smaller in transfers:
+        for k in range(2, n):
+            ours = found.beyond(Transfer(np.array(mean), np.array(smaller)), k, n)
+            assert ours == pytest.approx(expected(mean, smaller, k, n - k), abs=1e-12)
+
+
+def test_chance_given_others_has_fewer_sets_of_which_none_exceeds_it(monkeypatch):
+    monkeypatch.setattr(support_module, "_CONDITIONAL_SETS", 12)
+    x = affinities_of(np.random.default_rng(6).standard_normal((4, 6)))
+    found = Chance.given_others(inputs_of(x), np.random.default_rng(1))
+    expected = literal_chance(x, np.random.default_rng(1), 12, 10, 0)
+    for k in range(2, 6):
+        ours = found.beyond(Transfer(np.array(1.0), np.array(1.0)), k, 6)
+        assert ours == pytest.approx(expected(1.0, 1.0, k, 6 - k), abs=1e-12)
+
+
+def chance_of(of_ten, transfer, n_inside, n_outside):
+    return of_ten.beyond(Transfer(np.array(transfer), np.array(1.0)), n_inside, n_inside + n_outside)
 
 
 def test_chance_among_more_items_is_that_of_folders_with_as_few_inside_or_outside():
-    """Two sets with the same shares, from which the one that is asked for can be read."""
-    of_ten = _Chance(np.tile(np.arange(10) / 10, (2, 1)))
-    assert of_ten.of_size(2, 8) == of_ten.of_size(2, 30) == 0.8
-    assert of_ten.of_size(5, 5) == of_ten.of_size(20, 20) == of_ten.of_size(20, 10) == 0.5
-    assert of_ten.of_size(9, 1) == of_ten.of_size(40, 1) == 0.9
-    assert of_ten.of_size(7, 3) == of_ten.of_size(50, 3) == 0.7
+    """Two sets with the same transfers, from which the one that is asked for can be read."""
+    of_ten = Chance(np.tile(np.arange(10) / 10, (2, 1)), np.zeros((2, 10)))
+    for n_inside, n_outside, chance in (
+        (2, 8, 0.8), (2, 30, 0.8), (5, 5, 0.5), (20, 20, 0.5), (20, 10, 0.5), (9, 1, 0.9), (40, 1, 0.9),
+        (7, 3, 0.7), (50, 3, 0.7),
+    ):  # fmt: skip
+        assert chance_of(of_ten, chance, n_inside, n_outside) == 0
+        assert chance_of(of_ten, (chance + 1) / 2, n_inside, n_outside) == pytest.approx(0.5)
 
 
-def test_a_share_that_chance_cannot_be_told_from_is_not_beyond():
-    """Chance is known in steps of a twentieth."""
-    assert support_module._beyond(1.0, 0.95) == pytest.approx(1.0)
-    assert support_module._beyond(0.5, 0.45) == pytest.approx(0.05 / 0.55)
-    assert (
-        support_module._beyond(0.04, 0.0)
-        == support_module._beyond(0.9, 0.9)
-        == support_module._beyond(1.0, 1.0)
-        == 0
-    )
+def test_both_halves_must_show_more_than_chance():
+    """By a twentieth, since chance is known in such steps."""
+    chance = Chance(np.full((2, 6), 0.5), np.full((2, 6), 0.3))
+
+    def beyond(mean, smaller):
+        return chance.beyond(Transfer(np.array(mean), np.array(smaller)), 3, 6)
+
+    assert beyond(0.75, 0.35) == pytest.approx(0.5)
+    assert beyond(1.0, 1.0) == pytest.approx(1)
+    assert beyond(0.75, 0.34) == beyond(0.5, 0.9) == beyond(0.4, 0.9) == 0
+    always = Chance(np.ones((2, 6)), np.zeros((2, 6)))
+    assert always.beyond(Transfer(np.array(1.0), np.array(1.0)), 3, 6) == 0
 
 
-def gaps(mean):
-    """Of each folder: smallest mean affinity within, less the mean affinity at which it is joined to others."""
-    clusters, made, gap = [frozenset([i]) for i in range(len(mean))], {}, {}
+def gaps(closeness, affinity):
+    """Of each folder: mean affinity of the two clusters that form it, less that at which it is joined to others."""
+    clusters, made, gap = [frozenset([i]) for i in range(len(closeness))], {}, {}
+
+    def between(a, b, matrix):
+        return np.mean([matrix[i, j] for i in a for j in b])
+
     while len(clusters) > 1:
         pairs = [(a, b) for i, a in enumerate(clusters) for b in clusters[:i]]
-        a, b = max(pairs, key=lambda pair: np.mean([mean[i, j] for i in pair[0] for j in pair[1]]))
-        height = np.mean([mean[i, j] for i in a for j in b])
+        a, b = max(pairs, key=lambda pair: between(*pair, closeness))
+        height = between(a, b, affinity)
         gap |= {part: made[part] - height for part in (a, b) if part in made}
         made[a | b] = height
         clusters = [c for c in clusters if c not in (a, b)] + [a | b]
@@ -95,28 +166,41 @@ def gaps(mean):
 
 def literal_support(x, n_bootstrap, rng):
     n_inputs, n, _ = x.shape
-    share = literal_shares(x, support_module._bootstrap(n_inputs, n_bootstrap, rng))
-    twice = literal_shares(x, support_module._divisions(n_inputs, n_bootstrap, rng))
-    chance, supported, known = _Chance.of(x, rng), {}, {}
-    gap = gaps(x.mean(axis=0))
-    for folder in sorted(twice, key=lambda f: -gap[f]):
-        supported[folder] = 0.0
-        if twice[folder] < chance.of_size(len(folder), n - len(folder)) + 0.05 - 1e-9:
+    weights = divisions(n_inputs, n_bootstrap, rng)
+    closeness, folders, trees = literal_tree(x, weights)
+    transfer = {folder: literal_transfers(folder, trees, n) for folder in folders}
+    chance, supported, known = Chance.of(inputs_of(x), rng), {}, {}
+    gap = gaps(closeness, x.mean(axis=0))
+
+    def beyond(level, pair, inside, n_items):
+        return level.beyond(Transfer(*map(np.array, pair)), inside, n_items)
+
+    values = {folder: beyond(chance, transfer[folder], len(folder), n) for folder in folders}
+    for folder in sorted(folders, key=lambda f: (-round(values[f], 1), -len(f) * (values[f] < 0.95), -gap[f])):
+        supported[folder], value = 0.0, values[folder]
+        if value < 0.2:
             continue
-        found = [f for f, value in supported.items() if value > 0]
+        found = [f for f, s in supported.items() if s > 0]
         frame = min([f for f in found if f > folder] + [frozenset(range(n))], key=len)
         parts = [frozenset([leaf]) for leaf in frame]
         if any(f < folder for f in found):
             blocks = [f for f in found if f < frame and not f > folder]
             blocks = [f for f in blocks if not any(f < other for other in blocks)]
             parts = blocks + [part for part in parts if not any(part < block for block in blocks)]
-        if frozenset(parts) not in known:
-            between = [[[matrix[np.ix_(list(a), list(b))].mean() for b in parts] for a in parts] for matrix in x]
-            known[frozenset(parts)] = chance if len(parts) == n else _Chance.of(np.array(between), rng)
-        of_size = known[frozenset(parts)].of_size
-        c = of_size(sum(part <= folder for part in parts), sum(not part <= folder for part in parts))
-        supported[folder] = (twice[folder] - c) / (1 - c) if twice[folder] >= c + 0.05 - 1e-9 else 0.0
-    return share, supported
+        if len(parts) < n:
+            parts.sort(key=as_folder)
+            if frozenset(parts) not in known:
+                between = np.array(
+                    [[[matrix[np.ix_(list(a), list(b))].mean() for b in parts] for a in parts] for matrix in x]
+                )
+                known[frozenset(parts)] = trees_of(between, weights), Chance.given_others(inputs_of(between), rng)
+            among, level = known[frozenset(parts)]
+            inside = frozenset(i for i, part in enumerate(parts) if part <= folder)
+            pair = literal_transfers(inside, among, len(parts))
+            if beyond(level, pair, len(inside), len(parts)) == 0:
+                continue
+        supported[folder] = value
+    return {folder: pair[0] for folder, pair in transfer.items()}, supported
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -127,9 +211,9 @@ def test_support_follows_the_definition(centres, seed):
     """
     rng = np.random.default_rng(seed)
     x = affinities_of(np.repeat(centres, [3, 2, 4, 3]) + 0.3 * rng.standard_normal((9, 12)))
-    found = folder_support(x, 30, np.random.default_rng(2))
-    share, support = literal_support(x, 30, np.random.default_rng(2))
-    assert {folder: found.share[as_folder(folder)] for folder in share} == share
+    found = folder_support(inputs_of(x), 30, np.random.default_rng(2))
+    transfer, support = literal_support(x, 30, np.random.default_rng(2))
+    assert {folder: found.transfer[as_folder(folder)] for folder in transfer} == pytest.approx(transfer)
     assert {folder: found.support[as_folder(folder)] for folder in support} == pytest.approx(support)
     assert 0 < sum(value > 0 for value in support.values()) < len(support)
 
@@ -137,19 +221,9 @@ def test_support_follows_the_definition(centres, seed):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_few_heads(n):
     x = affinities_of(np.random.default_rng(0).standard_normal((3, n)))
-    found = folder_support(x, 5, np.random.default_rng(0))
-    assert set(found.share) == set(found.support) == {as_folder(folder) for folder in folders_of(x.mean(axis=0))}
-
-
-def test_affinity_of_items_is_their_mean_and_exactly_symmetric():
-    """Chains of nearest neighbours end only if affinities are the same both ways, to the last bit."""
-    labels = np.repeat(np.arange(12), [2, 3, 5, 7, 6, 3, 7, 3, 5, 6, 7, 5])
-    x = np.where(labels[:, None] == labels, 0.9, np.where(labels[:, None] // 6 == labels // 6, 0.3, 0.1))[None]
-    items = [np.flatnonzero(labels == item) for item in range(12)]
-    found = _between([as_folder(item) for item in items], x)
-    expected = [[x[0][np.ix_(a, b)].mean() for b in items] for a in items]
-    np.testing.assert_allclose(found[0], expected, rtol=1e-14)
-    np.testing.assert_array_equal(found, found.transpose(0, 2, 1))
+    found = folder_support(inputs_of(x), 5, np.random.default_rng(0))
+    assert set(found.transfer) == set(found.support)
+    assert [folder.bit_count() for folder in found.support] == [2] * (n == 3)
 
 
 def test_unions_of_families_that_are_equally_far_from_each_other():
@@ -161,15 +235,20 @@ def test_unions_of_families_that_are_equally_far_from_each_other():
     level = np.where(is_within, 0.9, np.where(group[:, None] == group, 0.3, 0.1))
     drawn = rng.uniform(-0.05, 0.05, (8, len(family), len(family)))
     x = level + np.where(is_within, drawn + drawn.transpose(0, 2, 1), 0)
-    support = folder_support(x, 30, np.random.default_rng(0)).support
+    support = folder_support(inputs_of(x), 30, np.random.default_rng(0)).support
     for labels in (family, group):
         assert {support[as_folder(np.flatnonzero(labels == label))] for label in set(labels)} == {1.0}
 
 
 @pytest.mark.parametrize("n_inputs", [2, 3, 7])
 def test_halves_have_no_input_in_common(n_inputs):
-    weights = support_module._divisions(n_inputs, 50, np.random.default_rng(0))
+    weights = divisions(n_inputs, 50, np.random.default_rng(0))
     assert not (weights[:, 0] * weights[:, 1]).any()
     np.testing.assert_allclose(weights.sum(axis=2), 1)
     assert ((weights > 0).sum(axis=2) <= [n_inputs // 2, n_inputs - n_inputs // 2]).all()
     assert (weights.sum(axis=1) > 0).any(axis=0).all()
+
+
+def test_folders_are_integers_with_a_bit_for_each_leaf():
+    assert as_folder([0, 3, 70]) == 1 + 8 + 2**70
+    assert leaves_of(as_folder([70, 3, 0])) == [0, 3, 70]

@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.models import facts
+from headtree.models.watching.returned import unaccounted
 from tests.models import zoo
 
 
@@ -304,3 +306,34 @@ def test_attention_known_from_outputs_has_no_module():
     model, read = built("big_bird")
     (att, *_) = ht.capture(model, inputs=read, kind="probs", layers=[2])
     assert att.provenance["layers"] == [{"layer": 2, "module": None, "depth": None}]
+
+
+class HiddenAttentionModel(transformers.LlamaModel):
+    """Also attends without a softmax function that could be watched, and returns that attention."""
+
+    def forward(self, input_ids, output_attentions=False, **options):
+        found = super().forward(input_ids, output_attentions=output_attentions, **options)
+        if output_attentions:
+            states = found.last_hidden_state
+            scores = (states @ states.mT).exp()
+            found["memory_attentions"] = ((scores / scores.sum(-1, keepdim=True))[:, None],)
+        return found
+
+
+def test_returned_attention_that_the_registry_does_not_show_is_named():
+    model, read = zoo.ALL["llama"].build(), zoo.ALL["llama"].read()
+    hidden = HiddenAttentionModel(model.config).eval()
+    before = hidden(read["input_ids"]).last_hidden_state
+    with pytest.raises(HeadtreeError, match=r"other attention as well; memory_attentions \(1 × 1 × 8 × 8\) cannot"):
+        ht.capture(hidden, inputs=read)
+    assert torch.equal(hidden(read["input_ids"]).last_hidden_state, before)
+    assert hidden.config._attn_implementation == model.config._attn_implementation
+
+
+def test_a_layer_that_is_returned_and_was_not_seen_is_unaccounted_for():
+    layers = [torch.rand(1, 4, 8, 8).softmax(dim=-1) for _ in range(3)]
+    fields = {"attentions": layers, "encoder_attentions": layers[:2], "n_gram_attn": [torch.rand(1, 2, 4, 8, 8)]}
+    shapes = [(1, 4, 8, 8)] * 3
+    assert list(unaccounted(shapes, fields)) == ["n_gram_attn"]
+    assert list(unaccounted(shapes[:2], fields)) == ["attentions", "n_gram_attn"]
+    assert not unaccounted([], {"attentions": [torch.rand(8, 32), torch.randn(1, 4, 8, 8)]})

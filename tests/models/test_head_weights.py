@@ -242,3 +242,13 @@ def test_selected_layers_keep_their_numbers():
     (last,) = ht.head_weights(model, inputs=case.read(), layers=[2])
     assert last.layer == 2
     assert torch.equal(last.query, everything[2].query)
+
+
+def test_layers_known_from_outputs_are_matched_by_their_values():
+    """LED runs self- and cross-attention in turn, but returns all layers of one, then all of the other."""
+    model, read = zoo.UNUSUAL["led"].build(), zoo.UNUSUAL["led"].read()
+    view = ht.ModelView(model)
+    for part, path in (("decoder", "self_attn"), ("cross", "encoder_attn")):
+        for found in view.weights(inputs=read, part=part):
+            projection = model.decoder.layers[found.layer].get_submodule(path).out_proj.weight
+            torch.testing.assert_close(found.output.flatten(0, 1), projection.T)

@@ -6,8 +6,8 @@ import torch
 
 import headtree as ht
 from headtree.measures.heads.patterns import pattern_columns
-from headtree.measures.heads.probabilities import head_block
 from headtree.measures.per_input import measure_input
+from headtree.tensor.probabilities import head_block
 from tests.models.test_activation_cache import PARTS, built, close
 from tests.models.test_capture_modules import X, stack
 

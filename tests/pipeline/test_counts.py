@@ -18,20 +18,24 @@ from headtree.measures.invariance import softmax_invariance
 from headtree.measures.overlap import overlap
 from headtree.measures.per_input import measure_input
 from headtree.measures.regularity import regularity
+from headtree.measures.similarity import from_organizations, head_similarity
 from headtree.measures.sparsity import sparsity
 from headtree.measures.stability import stability
 from headtree.questionnaire.organize import organize
 from headtree.runs.folder import rewriting_run
+from headtree.similarity.attention_distances import attention_distance
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.stored_array import StoredArray
 from tests.runs.examples import small_run
 
-ONCE = (stability, consensus_of, diagnostics, overlap)
+ONCE = (stability, head_similarity, from_organizations, diagnostics, overlap)
+TWICE = (consensus, consensus_of)  # looks alike, and the questionnaire's; tensors have no values for "function"
 FOR_EACH_INPUT = (
-    organize, measure_input, head_entropy, network_entropy, sparsity, softmax_invariance,
+    organize, attention_distance, measure_input, network_entropy, sparsity, softmax_invariance,
     pattern_columns, rollout_columns, role_tables,
 )  # fmt: skip
-NEVER = (consensus, regularity)  # which want all organizations at once, and four orders where two are stored
+TWICE_FOR_EACH_INPUT = (head_entropy,)  # of centred scores, and of probabilities: the structure score
+NEVER = (regularity,)  # which has four orders where two are stored
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def counts(monkeypatch):
         return call
 
     modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "headtree"]
-    for function in (*ONCE, *FOR_EACH_INPUT, *NEVER):
+    for function in (*ONCE, *TWICE, *FOR_EACH_INPUT, *TWICE_FOR_EACH_INPUT, *NEVER):
         replaced = counted(function)
         for module in modules:
             if vars(module).get(function.__name__) is function:
@@ -61,7 +65,9 @@ def test_each_thing_is_computed_once(counts, tmp_path, n_inputs):
     small_run(tmp_path / "run", n_inputs=n_inputs, draw=True)
     assert counts == {
         **{function.__name__: 1 for function in ONCE},
+        **{function.__name__: 2 for function in TWICE},
         **{function.__name__: n_inputs for function in FOR_EACH_INPUT},
+        **{function.__name__: 2 * n_inputs for function in TWICE_FOR_EACH_INPUT},
     }
 
 

@@ -20,12 +20,13 @@ def drawn(tmp_path_factory):
 
 
 def test_every_figure_is_there_twice_and_recorded(drawn):
-    assert set(drawn.figures) == set(FIGURES)
-    files = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
+    names = {*FIGURES, *(f"{name}_questionnaire" for name in ("map", "affinity", "tree"))}
+    assert set(drawn.figures) == names
+    files = {f"figures/{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert set(drawn.record.steps["draw"].files) == files
     assert {path.name for path in drawn.path.iterdir()} == {
         "attention.zarr", "figures", "heads.csv", "layers.csv", "measured", "measures.json", "organization.zarr",
-        "overlap.csv", "report.html", "run.json", "sections",
+        "overlap.csv", "report.html", "run.json", "sections", "similarity.zarr",
     }  # fmt: skip
     assert "<html" in (drawn.path / "report.html").read_text(encoding="utf-8")[:500]
 

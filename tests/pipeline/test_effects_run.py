@@ -37,7 +37,7 @@ def test_a_folder_is_measured_with_its_own_head(gpt2_folder, text, tmp_path):
     np.testing.assert_allclose(run.heads["effect"], found.effect, rtol=1e-10)
     np.testing.assert_allclose(run.heads["effect_error"], found.error, rtol=1e-10)
     words = in_words(summarized(run))
-    assert "largest effects" in words
+    assert "The loss grows most without" in words
     assert str(run.heads.sort_values("effect", ascending=False)["name"].iloc[0]) in words
     section = run.sections.effects
     assert "rank correlation" in section.text[1]
@@ -51,7 +51,7 @@ def test_effects_are_added_to_a_finished_run(folder, text, tmp_path):
     before = make_run(source, path, measures=QUICK, draw=False)
     with pytest.raises(HeadtreeError, match="has no effects of heads; make the run with --effects"):
         before.effects  # noqa: B018
-    assert "largest effects" not in in_words(summarized(before))
+    assert "The loss grows" not in in_words(summarized(before))
     told = []
     run = make_run(source, path, measures=QUICK, effects=True, draw=False, say=lambda name, _: told.append(name))
     assert told == ["effects"]

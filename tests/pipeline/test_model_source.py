@@ -87,7 +87,7 @@ def test_diagnostics_of_some_layers_are_those_of_the_whole_network(folder, text,
 def test_without_tokens_the_window_is_the_context_or_the_text(folder, text, tmp_path):
     whole = ModelSource(model=str(folder), text=text).begin()
     context = whole.prepared.items[0].length()
-    assert context == min(256, 64)  # the context of the model at hand
+    assert context == 64
     assert len(whole.inputs) == 152 // 64 or len(whole.inputs) == 150 // 62
     short = tmp_path / "short.txt"
     short.write_text("w1 w2 w3")
@@ -95,6 +95,33 @@ def test_without_tokens_the_window_is_the_context_or_the_text(folder, text, tmp_
     assert item.length() == 5
     with pytest.raises(HeadtreeError, match="is too short"):
         ModelSource(model=str(folder), text=short, tokens=12).begin()
+
+
+def test_samples_are_cut_to_the_tokens_asked_for():
+    whole = ht.load_bundled("txl").inputs
+    ready = ModelSource(model="txl").begin()
+    assert [item.length() for item in ready.prepared.items] == [64] * 20
+    assert ready.notes == ()
+    for tokens in (7, 256):
+        ready = ModelSource(model="txl", inputs=2, tokens=tokens).begin()
+        for item, expected in zip(ready.prepared.items, whole[:2], strict=True):
+            assert torch.equal(item.kwargs["input_ids"], expected["input_ids"][:, :tokens])
+    ready = ModelSource(model="txl", inputs=41, tokens=300).begin()
+    assert [item.length() for item in ready.prepared.items] == [256] * 40
+    assert ready.notes == (
+        "40 inputs instead of 41: txl has no more samples",
+        "256 tokens per input instead of 300: the samples of txl have no more",
+    )
+
+
+@pytest.mark.parametrize(("n", "few"), [(9, True), (10, False)])
+def test_a_run_of_few_inputs_says_so(folder, text, tmp_path, n, few):
+    run = made(ModelSource(model=str(folder), text=text, inputs=n, tokens=8), tmp_path / "run")
+    said = (
+        "9 inputs: fewer than 10 are too few for families of heads to replicate; the default of headtree run is "
+        "--inputs 20"
+    )
+    assert run.record.notes == ((said,) if few else ())
 
 
 def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_path):
@@ -165,3 +192,14 @@ def test_a_run_probes_and_hashes_its_model_once(folder, text, tmp_path, monkeypa
     model = ModelSource(model=str(folder), text=text, inputs=2, tokens=12)
     make_run(model, tmp_path / "run", measures=QUICK, depth=True, draw=False)
     assert sorted(calls) == ["make_plan", "weights_hash"]
+
+
+def test_a_folder_of_a_run_is_not_taken_for_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "txl").mkdir()
+    (tmp_path / "txl" / "run.json").write_text("{}")
+    source = ModelSource(model="txl")
+    assert source.is_bundled
+    assert source.settings["fingerprint"] is None
+    (tmp_path / "txl" / "config.json").write_text("{}")
+    assert not ModelSource(model="txl", text=tmp_path / "txl" / "config.json").is_bundled

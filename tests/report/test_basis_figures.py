@@ -65,9 +65,9 @@ def test_coefficients_of_nothing_but_zeros():
     assert_readable(fb.coefficients_by_support(att, org, [0]))
 
 
-def test_entropy_shows_mean_and_range():
+def test_scores_show_mean_and_range():
     table = RNG.random((3, 12)) + 1
-    figure = fb.entropy_over_heads(table, heads(12, 4), ["a", "$b$", "\u202e" + "c" * 999])
+    figure = fb.scores_over_heads(table, heads(12, 4), ["a", "$b$", "\u202e" + "c" * 999])
     above, below = figure.axes[:2]
     np.testing.assert_allclose(above.lines[0].get_ydata(), table.mean(axis=0))
     np.testing.assert_array_equal(below.get_images()[0].get_array(), table)
@@ -81,10 +81,10 @@ def test_entropy_shows_mean_and_range():
 
 
 @pytest.mark.parametrize(("n_inputs", "n", "per_layer"), [(1, 1, 1), (1, 2, 1), (6, 144, 12), (40, 1024, 32)])
-def test_entropy_of_any_size(n_inputs, n, per_layer):
+def test_scores_of_any_size(n_inputs, n, per_layer):
     table = RNG.random((n_inputs, n))
     table[0, 0] = np.nan if n > 1 else 0.5
-    assert_readable(fb.entropy_over_heads(table, heads(n, per_layer)))
+    assert_readable(fb.scores_over_heads(table, heads(n, per_layer)))
 
 
 def test_compression_draws_the_curves(organized):
@@ -120,11 +120,11 @@ def test_bad_input_is_refused(organized):
         lambda: fb.coefficients_by_support(att, org, []),
         lambda: fb.coefficients_by_support(att, "org", [0]),
         lambda: fb.coefficients_by_support(att, org, ["L99H0"]),
-        lambda: fb.entropy_over_heads([1.0, 2.0], heads(2, 2)),
-        lambda: fb.entropy_over_heads([[1.0, 2.0], [1.0]], heads(2, 2)),
-        lambda: fb.entropy_over_heads([["a", "b"]], heads(2, 2)),
-        lambda: fb.entropy_over_heads([[1.0, 2.0]], heads(3, 3)),
-        lambda: fb.entropy_over_heads([[1.0, 2.0]], heads(2, 2), ["a", "b"]),
+        lambda: fb.scores_over_heads([1.0, 2.0], heads(2, 2)),
+        lambda: fb.scores_over_heads([[1.0, 2.0], [1.0]], heads(2, 2)),
+        lambda: fb.scores_over_heads([["a", "b"]], heads(2, 2)),
+        lambda: fb.scores_over_heads([[1.0, 2.0]], heads(3, 3)),
+        lambda: fb.scores_over_heads([[1.0, 2.0]], heads(2, 2), ["a", "b"]),
         lambda: fb.compression("sparsity"),
         lambda: fb.compression({"a": 1}),
         lambda: fb.tri_haar_coefficients([[1.0]], [[1.0, 2.0]]),

@@ -20,11 +20,13 @@ def example():
     found = ht.diagnostics(probs(*heads, heads=ids, queries=WORDS, keys=WORDS))
     role = np.arange(12) % 3
     tree = ht.PartitionTree(np.stack([np.zeros(12, int), role, np.arange(12)]))
-    return found, ht.Consensus(tree, np.eye(12), np.ones(3), np.ones(3), n_inputs=4, n_bootstrap=10)
+    return found, ht.Consensus(
+        "attention", tree, np.eye(12), np.ones(3), np.ones(3), None, (), n_inputs=4, n_bootstrap=10
+    )
 
 
 def contained(heads, found):
-    return ht.overlap(heads[["name", "entropy"]].merge(found.heads, on="name"))
+    return ht.overlap(heads[["name", "structure"]].merge(found.heads, on="name"))
 
 
 def test_roles_families_and_what_the_tree_knows(example):
@@ -39,7 +41,7 @@ def test_roles_families_and_what_the_tree_knows(example):
         "4 heads, layers 0-2, first token",
         "4 heads, layers 0-2, previous token",
     ]
-    families = [row[1] for row in tables["Families of the consensus tree in words"].rows]
+    families = [row[1] for row in next(table for caption, table in tables.items() if "Families" in caption).rows]
     assert sorted(families) == [
         "4 heads, layers 0-2, first token",
         "4 heads, layers 0-2, no role",
@@ -52,9 +54,9 @@ def test_roles_families_and_what_the_tree_knows(example):
     assert agreements["roles within layers"].p_value < 0.05
 
 
-def test_what_the_entropy_contains_is_said_in_words_and_numbers(example):
+def test_what_the_structure_score_contains_is_said_in_words_and_numbers(example):
     found, _ = example
-    heads = found.heads[["name"]].assign(entropy=found.heads["confidence"] ** 2)
+    heads = found.heads[["name"]].assign(structure=found.heads["confidence"] ** 2)
     content = diagnostics_section(found, overlap=contained(heads, found))
     table = next(table for table in content.tables if "contains each measure" in table.caption)
     assert "confidence" in content.text[1].split("partly")[0]
@@ -65,7 +67,7 @@ def test_what_the_entropy_contains_is_said_in_words_and_numbers(example):
 
 def test_every_table_is_rectangular_plain_and_explained(example):
     found, consensus = example
-    heads = found.heads[["name"]].assign(entropy=np.arange(12.0))
+    heads = found.heads[["name"]].assign(structure=np.arange(12.0))
     content = diagnostics_section(found, overlap=contained(heads, found), consensus=consensus)
     plain = content.to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
@@ -94,6 +96,16 @@ def test_induction_is_said_in_numbers_where_it_was_measured(example):
 
 def test_heads_without_roles_are_no_error():
     found = ht.diagnostics(probs(uniform(4), uniform(4)))
-    tree = ht.Consensus(ht.PartitionTree.flat(2), np.eye(2), np.zeros(0), np.zeros(0), n_inputs=2, n_bootstrap=1)
+    tree = ht.Consensus(
+        "attention",
+        ht.PartitionTree.flat(2),
+        np.eye(2),
+        np.zeros(0),
+        np.zeros(0),
+        None,
+        (),
+        n_inputs=2,
+        n_bootstrap=1,
+    )
     content = diagnostics_section(found, consensus=tree)
     assert "cannot be tested" in content.text[1]

@@ -13,8 +13,8 @@ def table():
             "name": [f"L{i // 3}H{i % 3}" for i in range(n)],
             "layer": np.arange(n) // 3,
             "head": np.arange(n) % 3,
-            "entropy": np.arange(n, 0, -1.0),
-            "entropy_rank": np.arange(1, n + 1),
+            "structure": np.arange(n, 0, -1.0),
+            "structure_rank": np.arange(1, n + 1),
             "place_in_tree": np.arange(n),
             "sink_share": [0.9, 0.91, 0.92] + [0.13] * 9,
             "role": ["previous token"] * 4 + [np.nan] * 8,
@@ -26,9 +26,9 @@ def sentence(table, heads):
     return folder_sentences(table, [np.array(heads)])[0]
 
 
-def test_layers_entropy_roles_and_measures_are_said(table):
+def test_layers_structure_roles_and_measures_are_said(table):
     assert sentence(table, [0, 1, 2]) == (
-        "3 heads, layer 0, previous token. Entropy high (ranks 1 to 3 of 12). "
+        "3 heads, layer 0, previous token. Structure score high (ranks 1 to 3 of 12). "
         "Sink share high (mean 0.91; all heads 0.325)."
     )
 
@@ -38,9 +38,9 @@ def test_every_folder_has_its_own_words(table):
     assert folder_sentences(table, folders) == [sentence(table, folder) for folder in folders]
 
 
-def test_ranges_of_layers_and_mixed_entropies(table):
+def test_ranges_of_layers_and_mixed_scores(table):
     assert sentence(table, [0, 9, 10, 11, 3]).startswith(
-        "5 heads, layers 0-1, 3, mostly no role. Entropy mostly low (ranks 1 to 12 of 12)."
+        "5 heads, layers 0-1, 3, mostly no role. Structure score mostly low (ranks 1 to 12 of 12)."
     )
 
 
@@ -51,7 +51,7 @@ def test_all_heads_have_no_standing(table):
 def test_one_head_and_missing_numbers(table):
     table.loc[5, "sink_share"] = np.nan
     table.loc[6, "sink_share"] = np.inf
-    assert sentence(table, [11]) == "1 head, layer 3, no role. Entropy low (rank 12 of 12)."
+    assert sentence(table, [11]) == "1 head, layer 3, no role. Structure score low (rank 12 of 12)."
     assert "Sink share" not in sentence(table, [4, 5])
     assert "Sink share" not in sentence(table, [6, 7])
     assert "Sink share high" in sentence(table, [0, 1])

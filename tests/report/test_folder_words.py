@@ -35,7 +35,7 @@ def test_a_row_for_every_folder_of_several_heads():
 def test_a_consensus_brings_support():
     tree = ht.PartitionTree.halving(24)
     support = np.linspace(0, 1, 22)
-    found = ht.Consensus(tree, np.eye(24), support, support, n_inputs=3, n_bootstrap=10)
+    found = ht.Consensus("attention", tree, np.eye(24), support, support, None, (), n_inputs=3, n_bootstrap=10)
     table = describe_folders(found, HEADS, ["a"] * 24)
     assert table["support"].tolist() == support.tolist()
     assert table["words"].tolist() == [folder_words(folder, HEADS, ["a"] * 24) for folder in found.folders]

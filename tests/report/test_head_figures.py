@@ -78,7 +78,7 @@ def test_affinity_lines_part_folders_and_names_follow_the_order():
 
 
 def test_grid_puts_every_number_in_its_place():
-    figure = fh.head_grid([1.0, 2.0, 3.0, np.nan], [(2, 0), (2, 1), (4, 0), (4, 1)], "entropy")
+    figure = fh.head_grid([1.0, 2.0, 3.0, np.nan], [(2, 0), (2, 1), (4, 0), (4, 1)], "structure score")
     drawn = figure.axes[0].get_images()[0].get_array()
     np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), [[1, 2], [np.nan] * 2, [3, np.nan]])
     assert figure.axes[0].get_images()[0].get_extent() == [-0.5, 1.5, 4.5, 1.5]

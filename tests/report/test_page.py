@@ -6,10 +6,13 @@ import itertools
 import re
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 
 import headtree as ht
 from headtree.errors import HeadtreeError
+from headtree.measures.head_coordinates import consensus_coordinates
+from headtree.report.words.answers import answers
 from headtree.report.words.numbers import number_words
 from tests.report.conftest import HOSTILE
 from tests.report.driver import Driver
@@ -169,19 +172,19 @@ def test_search_and_sort(page, run):
     page.tab.get_by_role("button", name="Select all found").click()
     assert page.js("() => HT.state.get().selected") == [10, 11, 12, 13, 14]
     page.tab.fill("#search", "")
-    page.tab.locator("table.heads").get_by_role("button", name="entropy", exact=True).click()
+    page.tab.locator("table.heads").get_by_role("button", name="structure score", exact=True).click()
     names = page.tab.locator("table.heads tbody th").all_inner_texts()
-    assert names == run.heads.sort_values("entropy", ascending=False)["name"].tolist()
+    assert names == run.heads.sort_values("structure", ascending=False)["name"].tolist()
     assert page.tab.locator("th[aria-sort=descending]").count() == 1
 
 
 def test_the_map_has_a_choice_of_axes_and_colours(page, run):
     page.tab.select_option("#map-x", "layer")
-    page.tab.select_option("#map-y", "entropy_1")
+    page.tab.select_option("#map-y", "structure_1")
     page.tab.select_option("#grid-color", "family")
     page.drawn("map")
     assert page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.y)") == pytest.approx(
-        run.heads["entropy_1"].tolist()
+        run.heads["structure_1"].tolist()
     )
     n_families = run.heads["family"].nunique()
     assert page.tab.locator("#grid .key").count() == n_families
@@ -190,7 +193,7 @@ def test_the_map_has_a_choice_of_axes_and_colours(page, run):
 def test_hover_names_heads_and_their_numbers(page, run):
     text = page.hover("grid", 2, 1)
     assert text.startswith("L1H2\nlayer 1, head 2\n")
-    assert f"entropy rank {run.heads['entropy_rank'][7]}" in text
+    assert f"rank by structure score {run.heads['structure_rank'][7]}" in text
     text = page.hover("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
     assert text.startswith("L3H2 and L0H3\naffinity")
     text = page.hover("tree", 10, page.js("() => 1.5 + Math.log2(20)"))
@@ -204,7 +207,7 @@ def test_two_heads_side_by_side(page, run):
     page.drawn("organized-b")
     assert [page.tab.locator(f"#slot-{s} h3").inner_text() for s in "ab"] == ["L0H2", "L1H4"]
     text = page.hover("as-is-b", 3.5, 9.5)
-    att = run.attention[0].load()
+    att = run.values[0]
     value = float(re.search(r"^[-\d.]+", text)[0])
     extent = float(att.values[9].max() - att.values[9].min())
     assert value == pytest.approx(float(att.values[9, 9, 3]), abs=extent / 254)  # a step of the 8-bit scale
@@ -233,12 +236,12 @@ def test_organized_matrices_follow_their_trees(page, run):
     assert lines == [i for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
 
 
-def test_coefficients_terms_and_entropies_are_shown(page, run):
+def test_coefficients_terms_and_scores_are_shown(page, run):
     page.tab.select_option("#head-a", "6")
-    page.drawn("entropies")
-    page.open_table("entropies")
-    cells = page.tab.locator("#entropies td.number").all_inner_texts()
-    assert cells == [number_words(run.heads[f"entropy_{i}"][6]) for i in range(3)]
+    page.drawn("structures")
+    page.open_table("structures")
+    cells = page.tab.locator("#structures td.number").all_inner_texts()
+    assert cells == [number_words(run.heads[f"structure_{i}"][6]) for i in range(3)]
     page.drawn("terms-a")
     assert "logarithm" not in page.tab.locator("#terms-a").inner_text()
     page.open_table("terms-a")
@@ -247,14 +250,16 @@ def test_coefficients_terms_and_entropies_are_shown(page, run):
     page.tab.locator("#terms-a caption").nth(5).wait_for()
     from headtree.report.page.details import details
 
-    expected = details(run.attention[0], run.organization[0], [6])
+    expected = details(run.values[0], run.organization[0], [6])
     assert [_number(s) for s in shares] == pytest.approx(expected.shares[0].tolist(), rel=6e-3)  # 3 digits
     page.open_table("coefficients-a")
-    row = page.tab.locator("#coefficients-a tbody tr").first.locator("td").all_inner_texts()
+    cells = page.tab.locator("#coefficients-a tbody td").all_inner_texts()
     basis = ht.TensorHaarBasis(tuple(run.organization[0].trees)[1:])
-    first = abs(float(basis.analyze(run.attention[0].filled().values)[6, 0, 0]))
-    assert int(row[0]) == 18 * 18
-    assert float(row[1]) == pytest.approx(first, rel=0.03)  # half a step of 254 over six decades
+    coarsest = basis.top(len(cells) // 2)
+    found = np.abs(basis.analyze(run.values[0].filled().values)[6].numpy()[coarsest[:, 0], coarsest[:, 1]])
+    assert int(cells[0]) == 18 * 18
+    largest = int(found.argmax())  # rows of centred scores sum to 0, so the first is 0
+    assert _number(cells[2 * largest + 1]) == pytest.approx(found[largest], rel=0.03)  # half a step of 254
 
 
 def test_the_input_switch_changes_matrices_and_trees(page, run):
@@ -289,11 +294,11 @@ def test_the_selection_can_be_taken_away(page, run):
     rows = list(csv.DictReader(io.StringIO(waiting.value.path().read_text(encoding="utf-8"))))
     assert [row["name"] for row in rows] == ["L0H3", "L0H1"]
     assert list(rows[0]) == list(run.heads.columns)
-    assert float(rows[1]["entropy"]) == run.heads["entropy"][1]
+    assert float(rows[1]["structure"]) == run.heads["structure"][1]
 
 
 def test_figures_download_as_svg_and_png(page):
-    for name in ("map", "grid", "tree", "affinity", "organized-a", "terms-a", "coefficients-a", "entropies"):
+    for name in ("map", "grid", "tree", "affinity", "organized-a", "terms-a", "coefficients-a", "structures"):
         page.drawn(name)
         for kind, check in (("SVG", _is_svg), ("PNG", _is_png)):
             with page.tab.expect_download() as waiting:
@@ -324,7 +329,7 @@ def test_a_link_restores_the_view_and_the_history_goes_back_and_forward(context,
     assert (second.tab.input_value("#grid-color"), second.tab.input_value("#input")) == ("layer", "1")
     first.tab.go_back()
     first.tab.go_back()
-    first.wait("() => HT.state.get().color === 'entropy'")
+    first.wait("() => HT.state.get().color === 'family'")
     assert first.shows([7])
     first.tab.go_back()
     first.wait("() => HT.state.get().selected.length === 0")
@@ -343,8 +348,8 @@ def test_a_fragment_that_makes_no_sense_is_ignored(context, path):
     assert (state["input"], state["x"], state["color"], state["basis"]) == (
         0,
         "coordinate_1",
-        "entropy",
-        "consensus",
+        "family",
+        "attention",
     )
     assert all(0 <= head < 20 for head in state["selected"])
     assert page.errors == []
@@ -447,7 +452,7 @@ def test_tables_follow_what_is_chosen(page, run):
             _number(text)
             for text in page.tab.locator("#as-is-a tbody tr").nth(9).locator("td.number").all_inner_texts()
         ]
-        values = run.attention[0].load().values[head]
+        values = run.values[0].values[head]
         step = float(values.max() - values.min()) / 254
         assert shown[:10] == pytest.approx(values[9, :10].tolist(), abs=step)
     page.open_table("map")
@@ -499,3 +504,44 @@ def test_bad_arguments_are_named(run, tmp_path):
     with pytest.raises(HeadtreeError, match="height"):
         ht.show(run, height=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_answers_come_first_and_select_what_they_speak_of(page, run):
+    lines = page.tab.locator("#answers li")
+    told = [answer.text for answer in answers(run)]
+    shown = [text.split("\n")[0] for text in lines.all_inner_texts()]
+    assert sorted(shown) == sorted(told)
+    assert "main families" not in page.tab.locator("#summary").inner_text()
+    family = run.consensus.families().folders[0]
+    page.tab.locator("#answers [data-about=family]").first.get_by_role("button").first.click()
+    assert page.shows([int(head) for head in family])
+    medoid = int(run.consensus.families().medoid[0])
+    page.tab.locator("#answers [data-about=family]").first.get_by_role("button").last.click()
+    assert page.shows([medoid])
+
+
+def test_map_tree_and_affinity_switch_between_similarities(page, run):
+    choices = page.tab.locator("#basis option").all_inner_texts()
+    assert choices[:2] == ["looks alike", "questionnaire of centred scores"]
+    for kind, joint in run.similarities.items():
+        page.tab.select_option("#basis", kind)
+        page.settled()
+        points = consensus_coordinates(joint)
+        assert page.js("() => Array.from(HT.network.tree().order)") == joint.tree.order(points[:, 0]).tolist()
+        xs = page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.x)")
+        assert xs == pytest.approx(points[:, 0].tolist(), rel=1e-5, abs=1e-7)  # float32
+        title = {"attention": "looks alike", "questionnaire": "questionnaire of centred scores"}[kind]
+        for name, what in (("map", "Map"), ("tree", "Tree"), ("affinity", "Affinity")):
+            assert page.tab.locator(f"#{name} h3").inner_text() == f"{what} of heads: {title}"
+            assert "Heads are close if" in page.tab.locator(f"#{name} .sentence").first.inner_text()
+    page.tab.locator("#grid-color").select_option("family")
+    families = run.consensus.families().of_leaf
+    assert run.heads["family"].tolist() == families.tolist()
+
+
+def test_columns_are_explained(page):
+    heading = page.tab.locator("table.heads th").filter(has_text="Shannon entropy").first
+    assert "Rank correlation with the effects of heads" in heading.get_attribute("title")
+    page.tab.select_option("#grid-color", "structure")
+    assert "l1 entropy of Haar coefficients" in page.tab.locator("#grid").inner_text()
+    assert page.tab.get_by_text(re.compile("support 0 %", re.IGNORECASE)).count() == 0

@@ -47,7 +47,7 @@ def test_matrices_are_those_of_the_run(run):
     assert (data.plan.every_head, data.plan.n_inputs) == (True, 3)
     assert not [note for note in data.left_out if "figure" not in note]
     text, arrays = unpacked(data.parts["input_1"])
-    att = run.attention[1].load()
+    att = run.values[1]
     codes = np.cumsum(arrays["as_is"], axis=1, dtype=np.uint8)  # each row stands as its difference to the one above
     extent = arrays["high"] - arrays["low"]
     values = arrays["low"][:, None, None] + extent[:, None, None] * (codes / 254)
@@ -90,7 +90,7 @@ def test_representatives_are_nearest_to_their_folder(run):
 
 
 def test_terms_and_coefficients_are_the_definitions(run):
-    att, org = run.attention[2], run.organization[2]
+    att, org = run.values[2], run.organization[2]
     found = details(att, org, [4, 11])
     values = att.filled().values[[4, 11]].double()
     basis = ht.TensorHaarBasis(tuple(org.trees)[1:])
@@ -153,22 +153,32 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
     folders = trees.head.distinct
     inner = np.flatnonzero(~folders.is_leaf)[1:]
     support = rng.random(len(inner))
-    joint = Consensus(trees.head, affinities.head, support, support, n_inputs, 9)
+    kinds = ("attention", "function", "questionnaire")
+    joint = {
+        kind: Consensus(kind, trees.head, affinities.head, support, support, None, (), n_inputs, 9)
+        for kind in kinds
+    }
     atts = [
         ht.AttentionTensor.from_array(rng.standard_normal(shape, dtype=np.float32), heads_per_layer=per_layer)
         for _ in range(n_inputs)
     ]
     layer, head = np.divmod(np.arange(n_heads), per_layer)
     table = {"name": [f"L{a}H{b}" for a, b in zip(layer, head, strict=True)], "layer": layer, "head": head}
-    table |= {f"entropy_{i}": rng.random(n_heads) for i in range(n_inputs)}
+    table |= {f"structure_{i}": rng.random(n_heads) for i in range(n_inputs)}
     table |= {f"coordinate_{i}": rng.standard_normal(n_heads) for i in (1, 2, 3)}
-    table |= {"entropy": rng.random(n_heads), "entropy_rank": rng.permutation(n_heads) + 1}
+    table |= {"structure": rng.random(n_heads), "structure_rank": rng.permutation(n_heads) + 1}
     table |= {"family": trees.head.labels[2], **{f"measure_{i}": rng.random(n_heads) for i in range(20)}}
+    measures = {
+        "consensus": {"kind": "attention", "families": [], "coverage": 0.0, "replication": None},
+        "sparsity": {"median_gain": 1.0},
+    }
     return SimpleNamespace(
         path=None, name="noise", kind="scores", settings={}, info={}, n_inputs=n_inputs, attention=atts,
-        inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, consensus=joint,
+        inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, values=atts,
+        consensus=joint["attention"], similarities=joint,
+        values_words="raw scores", record=SimpleNamespace(notes=()),
         heads=pd.DataFrame(table), sections={}, samples=(),
-        measures=attr_tree(stability_of([table[f"entropy_{i}"] for i in range(n_inputs)]), "measure"),
+        measures=attr_tree(stability_of([table[f"structure_{i}"] for i in range(n_inputs)]) | measures, "measure"),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.make_run import make_array_run, make_run
 from headtree.pipeline.sources import TensorSource
 from headtree.report.figures import FIGURES, draw_all, run_figures
-from headtree.report.figures.run_figures import array_figures, network_figures
+from headtree.report.figures.run_figures import OF_SIMILARITIES, array_figures, network_figures
 from headtree.report.page import details
 from tests.measures.examples import families
 from tests.report.figure_checks import assert_readable
@@ -41,7 +41,8 @@ def run(request, tmp_path_factory):
 
 def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
     paths = draw_all(run)
-    assert list(paths) == list(FIGURES)
+    names = [*FIGURES, *(f"{name}_questionnaire" for name in OF_SIMILARITIES)]
+    assert list(paths) == names
     again = draw_all(ht.open_run(run.path), tmp_path / "again")
     for name, path in paths.items():
         assert path.parent == run.path / "figures"
@@ -52,7 +53,7 @@ def test_every_figure_of_a_run_twice_the_same(run, tmp_path):
         assert "dc:date" not in text
         assert str(run.path) not in text
     assert sorted(path.name for path in (run.path / "figures").iterdir()) == sorted(
-        f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg")
+        f"{name}.{ending}" for name in names for ending in ("png", "svg")
     )
 
 
@@ -66,12 +67,32 @@ def test_paraproduct_of_probabilities_says_that_it_is_of_their_logarithm(run):
     assert ("f = log p" in title) == (run.kind == "probs")
 
 
+def test_figures_of_heads_say_which_similarity_they_show(run, tmp_path):
+    raw = {"scores": "centred scores", "probs": "probabilities"}[run.kind]
+    drawings = network_figures(run)
+    for name, what in (("map", "Map"), ("affinity", "Affinity"), ("tree", "Tree")):
+        for ending, which in (("", "looks alike"), ("_questionnaire", f"questionnaire of {raw}")):
+            figure = drawings[name + ending]()
+            titles = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
+            assert f"{what} of heads: {which}" in titles
+
+
+def test_what_is_made_of_raw_scores_is_labelled(tmp_path):
+    run = make_run(TensorSource(tensors()), tmp_path / "raw", draw=False, raw=True)
+    drawings = network_figures(run)
+    assert drawings["coefficients"]().get_suptitle() == "Haar coefficients of raw scores"
+    assert drawings["tree_questionnaire"]().axes[0].get_title() == "Tree of heads: questionnaire of raw scores"
+    assert any("raw attention score" in axes.get_ylabel() for axes in drawings["head_top"]().axes)
+    assert "raw scores" in drawings["paraproduct"]().get_suptitle()
+    np.testing.assert_array_equal(run.values[0].values, run.attention[0].load().values)
+
+
 def test_figure_and_page_decompose_the_same_matrix(tmp_path, monkeypatch):
     """Also where a probability is exactly 0: a matrix of logarithms has no such entry, so one must be chosen."""
     atts = tensors("probs")
     atts[0].values[:, 7, 3] = 0
     run = make_run(TensorSource(atts), tmp_path / "zeros", draw=False)
-    head = int(np.argsort(run.heads["entropy_rank"].to_numpy(), kind="stable")[run.attention[0].shape[0] // 2])
+    head = int(np.argsort(run.heads["structure_rank"].to_numpy(), kind="stable")[run.attention[0].shape[0] // 2])
     seen = {}
     for module in (run_figures, details):
         taken_apart = module.decomposed
@@ -82,7 +103,7 @@ def test_figure_and_page_decompose_the_same_matrix(tmp_path, monkeypatch):
 
         monkeypatch.setattr(module, "decomposed", spying)
     network_figures(run)["paraproduct"]()
-    details.details(run.attention[0], run.organization[0], [head])
+    details.details(run.values[0], run.organization[0], [head])
     figure, page = seen.values()
     np.testing.assert_array_equal(figure, page)
     assert page[7, 3] == np.log(atts[0].values[head][atts[0].values[head] > 0].min())
@@ -90,7 +111,7 @@ def test_figure_and_page_decompose_the_same_matrix(tmp_path, monkeypatch):
 
 def test_one_input(tmp_path):
     run = make_run(TensorSource(tensors()[:1]), tmp_path / "one", draw=False)
-    assert list(draw_all(run)) == list(FIGURES)
+    assert list(draw_all(run))[: len(FIGURES)] == list(FIGURES)
 
 
 def test_what_is_no_run_is_refused(tmp_path, run):

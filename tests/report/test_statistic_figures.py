@@ -40,7 +40,7 @@ def test_relation_leaves_out_what_is_missing():
     x, y = RNG.random(6), RNG.random(6)
     x[2] = np.nan
     heads = [divmod(i, 3) for i in range(6)]
-    figure = fc.relation(x, y, "entropy", "variation", heads, note="Spearman 0.7 [0.6, 0.8]", diagonal=True)
+    figure = fc.relation(x, y, "Haar entropy", "variation", heads, note="Spearman 0.7 [0.6, 0.8]", diagonal=True)
     np.testing.assert_allclose(figure.axes[0].collections[0].get_offsets(), np.c_[x, y][[0, 1, 3, 4, 5]])
     assert figure.axes[0].get_xlim() == figure.axes[0].get_ylim()
     assert_readable(figure)

@@ -8,8 +8,11 @@ import xarray
 
 import headtree as ht
 from headtree.errors import HeadtreeError
+from headtree.geometry.linkage import linkage_tree
 from headtree.runs.organization_store import read_organization, write_organizations
+from headtree.runs.similarity_store import read_similarities, write_similarities
 from headtree.section import Picture, Section, Table
+from headtree.tensor.probabilities import as_probabilities
 from tests.measures.examples import families, noise
 from tests.runs.examples import small_run, tensors
 
@@ -31,7 +34,7 @@ def test_what_was_captured_comes_back(run):
 
 def test_organizations_come_back_as_they_were(run):
     for att, found in zip(tensors(), run.organization, strict=True):
-        expected = ht.organize(att)
+        expected = ht.organize(att.centred())
         assert list(found.trees) == list(expected.trees)
         assert list(found.initial_trees) == list(expected.initial_trees)
         for axis in ("head", "query", "key"):
@@ -42,28 +45,61 @@ def test_organizations_come_back_as_they_were(run):
         assert (found.status, found.settings) == (expected.status, expected.settings)
 
 
-def test_the_consensus_comes_back(run):
-    expected = ht.consensus(list(run.organization), n_bootstrap=20)
-    assert run.consensus.tree == expected.tree
-    assert run.consensus.to_dict() == expected.to_dict()
-    np.testing.assert_array_equal(run.consensus.affinity, expected.affinity)
+def test_similarities_come_back(run):
+    """Looks alike first, of which families are made; tensors have no values, so no "function"."""
+    assert list(run.similarities) == ["attention", "questionnaire"]
+    assert run.consensus is run.similarities.attention
+    for kind, given in (
+        ("attention", ht.head_similarity(list(run.attention))),
+        ("questionnaire", list(run.organization)),
+    ):
+        found, expected = run.similarities[kind], ht.consensus(given, n_bootstrap=20)
+        assert (found.kind, found.n_inputs, found.n_bootstrap) == (kind, 3, 20)
+        assert found.tree == expected.tree
+        assert found.to_dict() == expected.to_dict()
+        np.testing.assert_array_equal(found.affinity, expected.affinity)
+        assert found.replication is expected.replication is None
+
+
+def test_any_consensus_comes_back(tmp_path):
+    """With its replication, in the order given, whatever the kinds are called."""
+    atts = tensors(4, n_tokens=(8,))
+    given = {kind: ht.consensus(ht.head_similarity(atts, kind), n_bootstrap=3) for kind in ("jensen-shannon", "l1")}
+    write_similarities(tmp_path / "s.zarr", given)
+    found = read_similarities(tmp_path / "s.zarr")
+    assert list(found) == list(given)
+    for kind, each in given.items():
+        assert found[kind].tree == each.tree
+        assert found[kind].to_dict() == each.to_dict()
+        assert found[kind].replication == each.replication
+        assert (found[kind].n_inputs, found[kind].n_bootstrap) == (4, 3)
+        np.testing.assert_array_equal(found[kind].affinity, each.affinity)
 
 
 def test_tables_hold_the_measures(run):
     table = run.heads
-    assert list(table.columns[:8]) == [
-        "name", "layer", "head", "entropy_0", "entropy_1", "entropy_2", "entropy", "entropy_relative"
-    ]  # fmt: skip
+    assert list(table.columns[:6]) == ["name", "layer", "head", "role", "family", "family_support"]
+    assert not any(name == "entropy" or name.startswith("entropy_") for name in table.columns)
     for i in range(3):
-        entropy = ht.head_entropy(run.attention[i], run.organization[i], top=60)
-        np.testing.assert_allclose(table[f"entropy_{i}"], entropy.raw, rtol=1e-11)  # twelve digits are written
-    np.testing.assert_allclose(table["entropy"], table[["entropy_0", "entropy_1", "entropy_2"]].mean(axis=1))
-    assert table["entropy"].iloc[np.argsort(table["entropy_rank"])].is_monotonic_decreasing
+        att, org = run.attention[i], run.organization[i]
+        structure = ht.head_entropy(as_probabilities(att), org, top=60)
+        np.testing.assert_allclose(table[f"structure_{i}"], structure.raw, rtol=1e-11)  # twelve digits are written
+    means = table[[f"structure_{i}" for i in range(3)]].mean(axis=1)
+    np.testing.assert_allclose(table["structure"], means)
+    assert table["structure"].iloc[np.argsort(table["structure_rank"])].is_monotonic_decreasing
+    raw = [ht.head_entropy(run.attention[i].centred(), run.organization[i], top=60).raw for i in range(3)]
+    np.testing.assert_allclose(table["haar_entropy"], np.mean(raw, axis=0), rtol=1e-10)
     assert sorted(table["place_in_tree"]) == list(range(20))
-    by_layer = table.groupby("layer")["entropy"].mean()
-    np.testing.assert_allclose(run.layers["entropy"], by_layer, rtol=1e-10)
+    families = run.consensus.families()
+    np.testing.assert_array_equal(table["family"], families.of_leaf)
+    in_one = table["family"] >= 0
+    np.testing.assert_allclose(table["family_support"][in_one], families.support[table["family"][in_one]])
+    assert table["family_support"][~in_one].isna().all()
+    by_layer = table.groupby("layer")["structure"].mean()
+    np.testing.assert_allclose(run.layers["structure"], by_layer, rtol=1e-10)
     assert run.measures.stability.mean_correlation <= 1
     assert len(run.measures.sparsity.gain) == 3
+    assert run.measures.consensus.kind == "attention"
 
 
 def test_xarray_opens_both_with_named_axes(run):
@@ -78,7 +114,9 @@ def test_xarray_opens_both_with_named_axes(run):
     assert organization["tree_head"].dims == ("input", "level", "head")
     assert organization["affinity_query"].dims == ("input", "query", "query_2")
     assert organization["coordinate_key"].dims == ("input", "key", "component")
-    assert organization["consensus_affinity"].dims == ("head", "head_2")
+    similarity = xarray.open_zarr(run.path / "similarity.zarr")
+    assert similarity["attention_affinity"].dims == ("head", "head_2")
+    assert similarity["questionnaire_support"].dims == ("questionnaire_folder",)
 
 
 def test_everything_is_reached_by_name_with_completion(run):
@@ -116,7 +154,10 @@ def test_one_input_has_a_tree_without_support(tmp_path):
     run = small_run(tmp_path / "one", n_inputs=1, kind="probs", causal=False)
     assert run.consensus.n_inputs == 1
     assert np.isnan(run.consensus.support).all()
-    assert run.consensus.tree == run.organization[0].trees.head
+    assert run.consensus.tree == linkage_tree(ht.head_similarity(run.attention[0]).combine())
+    assert len(run.consensus.families()) == 0
+    assert (run.heads["family"] == -1).all()
+    assert "haar_entropy" not in run.heads  # of probabilities it is the structure score
     assert run.attention[0].mask is None
     assert "stability" not in run.measures
     assert "invariance" not in run.measures
@@ -163,6 +204,16 @@ def test_what_is_not_there_yet_says_which_step_is_missing(run, tmp_path):
     unfinished = ht.open_run(tmp_path)
     assert "not finished" in repr(unfinished)
     with pytest.raises(HeadtreeError, match="step organize is not done"):
-        _ = unfinished.consensus
+        _ = unfinished.organization
+    record["steps"]["compare"]["status"] = "running"
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(HeadtreeError, match="step compare is not done"):
+        _ = ht.open_run(tmp_path).consensus
     with pytest.raises(HeadtreeError, match="run of a network"):
         _ = run.array
+
+
+def test_values_are_what_was_organized(run):
+    for i in range(3):
+        assert run.values[i].provenance.get("centred")
+        np.testing.assert_array_equal(run.values[i].values, run.attention[i].centred().values)

@@ -12,9 +12,20 @@ import torch
 
 import headtree as ht
 from headtree.models.bundled import bundle as load
-from headtree.study.training.datasets import read_cifar10, read_wikitext
+from headtree.models.bundled.word_tokenizer import END
+from headtree.study.training.datasets import ImageData, numbered_text, read_cifar10, read_wikitext
 from headtree.study.training.export import export, main, read_about
-from headtree.study.training.make_bundle import bundle, passage_perplexity, predicted_labels, write_card
+from headtree.study.training.make_bundle import (
+    _passages,
+    _pictures,
+    _plain,
+    bundle,
+    passage_perplexity,
+    plain_paragraphs,
+    predicted_labels,
+    renew_samples,
+    write_card,
+)
 from headtree.study.training.train import train
 
 BUNDLED = load.networks_folder()
@@ -43,6 +54,42 @@ def test_a_made_bundle_gives_what_its_card_says(made):
     text = (made / "README.md").read_text()
     assert "not reached" in text
     assert "from uniform attention" in text
+
+
+def test_samples_can_be_made_again_without_training(made, corpus, cifar):
+    before = {path: path.read_bytes() for path in made.glob("[tv]*/*")}
+    assert before
+    for data in (read_wikitext(corpus), read_cifar10(cifar)):
+        home = renew_samples(data, made)
+        assert {path: path.read_bytes() for path in home.iterdir()} == {
+            path: content for path, content in before.items() if path.parent == home
+        }
+
+
+def test_passages_are_spread_over_the_text_and_do_not_overlap():
+    # a line of ten words each, so that a passage is known by its first word
+    words = [word for i in range(2000) for word in (f"w{i}", *["x"] * 9, END)]
+    data = numbered_text(words, words, words)
+    passages = _passages(data)
+    assert passages.shape == (40, 256)
+    firsts = [int(data.tokenizer.words[int(passage[0])][1:]) for passage in passages]
+    assert firsts[:3] == [1, 200, 400]  # the first ten are a tenth of the text apart
+    assert (np.diff(sorted(firsts)) * 11 >= 256).all()
+    assert sorted(firsts)[:5] == [1, 50, 100, 150, 200]
+
+
+def test_pictures_are_the_first_of_every_class_in_turn():
+    labels = torch.tensor([2, 0, 1] * 20)
+    images = torch.zeros(60, 3, 32, 32, dtype=torch.uint8)
+    data = ImageData(images, labels, images, labels, classes=("a", "b", "c"))
+    assert _pictures(data)[:6].tolist() == [1, 2, 0, 4, 5, 3]
+
+
+def test_a_line_of_wikitext_is_written_as_usual():
+    line = " The \" big \" one ( 1 @.@ 5 km ) , Stevens ' s , isn 't : a two @-@ hour 7 – 6 win for $ 3 . "
+    assert _plain(line) == "The \"big\" one (1.5 km), Stevens' s, isn't: a two-hour 7–6 win for $3."
+    words = [*["known"] * 80, END, *["known"] * 10, END, *["known"] * 80, "<unk>", END]
+    assert plain_paragraphs(numbered_text(words, words, words)) == " ".join(["known"] * 80) + "\n"
 
 
 def test_every_stage_of_a_made_bundle_loads_and_is_another(made):

@@ -14,7 +14,7 @@ from headtree.cli.study_commands import reproduce, train
 _HELP = """Show how a transformer's attention, or any array, is organized.
 
 \b
-headtree demo                                       two trained networks, offline, in about a minute
+headtree demo                                       two trained networks, offline, in less than two minutes
 headtree run bert-base-uncased --text book.txt      any transformer on your text
 headtree run ./my-vit --images photos --kind probs  … or on your images
 headtree organize measurement.npy                   any array with two or more axes

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headtree._extras import require
+from headtree._files import is_model_folder
 from headtree.errors import HeadtreeError, HeadtreeWarning
 
 if TYPE_CHECKING:
@@ -23,6 +24,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing run that has other settings.")]
 Draw = Annotated[
     bool, typer.Option(help="Whether to draw the figures and the page; `headtree report` can do it later.")
+]
+Similarity = Annotated[
+    str,
+    typer.Option(
+        help="What makes heads a family: attention (they look alike), function (they do alike: attention and "
+        "values), questionnaire (as in the paper), cosine, jensen-shannon or l1."
+    ),
+]
+Raw = Annotated[
+    bool,
+    typer.Option(
+        "--raw",
+        help="Organize and measure scores as they are, as the paper does. By default each row is centred, since "
+        "softmax ignores constants in rows.",
+    ),
 ]
 Kind = Annotated[
     str,
@@ -130,7 +146,7 @@ def require_extras(
     """
     extras = [also] if also else []
     if model is not None:
-        extras.append("demo" if model in ("txl", "vit") and not Path(model).is_dir() else "models")
+        extras.append("demo" if model in ("txl", "vit") and not is_model_folder(model) else "models")
     if draw:
         extras.append("report")
     if extras:

@@ -22,8 +22,12 @@ def depth(
     images: Images = None,
     inputs: Inputs = 8,
     tokens: Annotated[
-        int, typer.Option(help="Tokens per input; the rank collapse paper (arXiv 2103.03404) uses 128.")
-    ] = 128,
+        int | None,
+        typer.Option(
+            help="Tokens per input; the rank collapse paper (arXiv 2103.03404) uses 128.",
+            show_default="128, or the 256 words of txl's samples",
+        ),
+    ] = None,
     part: Annotated[
         str | None, typer.Option(help="Which attention of a model with several: encoder or decoder.")
     ] = None,
@@ -66,14 +70,17 @@ def depth(
             raise InvalidTypeError("nothing to measure: name a model, or pass --tasks")
         require_extras("measuring depth", draw=True, model=model, images=images)
         if model is not None:
+            from headtree.models.bundled.bundle import N_WORDS
             from headtree.pipeline.model_source import ModelSource
 
+            if tokens is None:
+                tokens = N_WORDS if text is None else 128
             source = ModelSource(
                 model=model,
                 text=text,
                 images=images,
                 inputs=inputs,
-                tokens=tokens if text is not None else None,
+                tokens=tokens,
                 kind="probs",
                 part=part,
                 layers=parse_layers(layers),

@@ -8,14 +8,21 @@ from typing import Annotated
 import typer
 
 from headtree.cli.common import cli_errors, require_extras, step_printer
+from headtree.errors import InvalidValueError
 
 
 def reproduce(
     networks: Annotated[
-        str, typer.Option(help="bundled, or a list separated by commas: txl, vit, minilm, and folders of runs.")
-    ] = "bundled",
+        str | None,
+        typer.Option(
+            help="bundled, or a list separated by commas: txl, vit, minilm, and folders of runs; with "
+            "--similarities also rxnmapper, but no folders.",
+            show_default="bundled; with --similarities txl,vit,minilm,rxnmapper",
+        ),
+    ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for claims.md, figures/ and runs/.")
+        Path,
+        typer.Option("--output", "-o", help="Folder for claims.md or similarities.md, and all that was measured."),
     ] = Path("runs/reproduce"),
     inputs: Annotated[int, typer.Option(help="Number of inputs for each run that is made.")] = 6,
     sensitivity: Annotated[
@@ -23,19 +30,40 @@ def reproduce(
         typer.Option("--sensitivity", help="Also repeat each organization with each setting changed (minutes)."),
     ] = False,
     into: Annotated[
-        Path | None, typer.Option(help="A Markdown file; the claims replace its text between two marks.")
+        Path | None, typer.Option(help="A Markdown file; the results replace its text between two marks.")
     ] = None,
+    similarities: Annotated[
+        bool,
+        typer.Option(
+            "--similarities", help="Compare similarities of heads instead: which is best for which question."
+        ),
+    ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --similarities: a folder with CIFAR-10, to measure the function of the ViT's heads."
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --pictures: where the ViT runs, cpu or cuda.")] = "cpu",
 ) -> None:
     """Test the claims of the Organized Attention paper (arXiv 2506.15541) on your networks, and draw its figures.
 
     \b
     headtree reproduce
     headtree reproduce --networks txl,runs/mine -o runs/claims
+    headtree reproduce --similarities -o runs/similarities
 
     Every claim becomes one number with an interval and a verdict by a fixed rule: agrees, differs, or cannot be
-    decided.
+    decided. With --similarities, every similarity of heads is measured by how it replicates, what it knows of
+    function and roles, and what it costs.
     """  # noqa: D301
+    if similarities:
+        _similarities(networks, output, into, pictures, device)
+        return
     with cli_errors("reproduce"):
+        if pictures is not None:
+            raise InvalidValueError("pictures are for similarities only; add --similarities, or leave them out")
+        networks = networks or "bundled"
         names = [name.strip() for name in networks.split(",") if name.strip()]
         bundled = None if all(Path(name).is_dir() for name in names) else "demo"
         require_extras("testing the paper's claims", draw=True, also=bundled)
@@ -47,6 +75,24 @@ def reproduce(
         if into is not None:
             reproducing.into(into, claims)
         typer.echo(f"\n{claims.read_text(encoding='utf-8').split('## ')[0].rstrip()}\n\nAll results: {claims}")
+
+
+def _similarities(
+    networks: str | None, output: Path, into: Path | None, pictures: Path | None, device: str
+) -> None:
+    with cli_errors("reproduce", stopped="what was measured is kept; the same command continues"):
+        require_extras("comparing similarities of heads", draw=False, also="demo")
+        from headtree.study import reproduce as reproducing
+        from headtree.study.similarities import compare_similarities as comparing
+        from headtree.study.similarities.evidence_networks import NETWORKS
+
+        names = [name.strip() for name in (networks or ",".join(NETWORKS)).split(",") if name.strip()]
+        found = comparing.compare(names, output, pictures=pictures, device=device, say=step_printer(str(output)))
+        written = comparing.write_similarities(found, output)
+        if into is not None:
+            reproducing.into(into, written, comparing.MARKS)
+        short = written.read_text(encoding="utf-8").split("## ")[1].split("\n", 1)[1].strip()
+        typer.echo(f"\n{short}\n\nAll results: {written}")
 
 
 def train(

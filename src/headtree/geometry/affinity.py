@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree import _checks
+from headtree._threads import for_each_task
 
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
@@ -19,6 +20,8 @@ InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 _ENTRIES_AT_A_TIME = 1024
 #: Slices multiplied at a time with themselves and all earlier slices; the other products follow by symmetry.
 _SLICES_AT_A_TIME = 64
+#: Fewest leaves of another axis from which an affinity is estimated.
+_FEWEST_TAKEN = 16
 
 
 def initial_affinity(
@@ -36,12 +39,90 @@ def initial_affinity(
     """
     if kind == "correlation":
         values = _centred(values, axis, missing)
-    products, powers, common = _products(values, axis, missing)
+    return _affinity_of_products(kind, *_products(values, axis, missing))
+
+
+def _affinity_of_products(
+    kind: InitialAffinity,
+    products: Float[Tensor, "slice slice"],
+    powers: Float[Tensor, "slice slice"],
+    common: Float[Tensor, "slice slice"],
+) -> Float[Tensor, "slice slice"]:
     if kind == "gaussian":
         return _gaussian(products, powers, common)
     norms = torch.sqrt(powers * powers.T)
     cosines = torch.where(norms > 0, products / norms.clamp(min=torch.finfo(norms.dtype).tiny), 0.0)
     return cosines.clamp_(0, 1).fill_diagonal_(1)
+
+
+class SampledAffinity(NamedTuple):
+    """An affinity from part of another axis, and the root mean square of its standard errors."""
+
+    affinity: Float[Tensor, "slice slice"]
+    error: float
+    n_taken: int  #: leaves of the other axis that were taken
+    other_axis: int
+
+
+def sampled_affinity(
+    kind: InitialAffinity,
+    values: Float[Tensor, "..."],
+    axis: int,
+    missing: Bool[Tensor, "..."] | None,
+    powers: Sequence[Float[Tensor, " _slice"]],
+    most_products: int,
+) -> SampledAffinity | None:
+    """`initial_affinity` of an array that would need too many products, from part of another axis.
+
+    Of the first other axis along which the mask is the same, the slices of largest power are taken for certain, and
+    as many others at equal steps of their rank, which stand for those between them. Two halves of these give the
+    standard error. `powers` are `slice_powers`. None if there are few enough products, or no such axis.
+    """
+    n_products = values.shape[axis] * values.numel() // 2
+    axes = [i for i in range(values.ndim) if i != axis and (missing is None or _checks.is_shared(missing, i))]
+    if n_products <= most_products or not axes:
+        return None
+    other = axes[0]
+    n_taken = max(_FEWEST_TAKEN, int(most_products / n_products * values.shape[other])) // 4 * 4
+    if n_taken >= values.shape[other]:
+        return None
+    if kind == "correlation":
+        values = _centred(values, axis, missing)
+    ranked = powers[other].argsort(descending=True).to(values.device)
+    certain, others = ranked[: n_taken // 2], ranked[n_taken // 2 :]
+    n_drawn = n_taken // 2
+    drawn = others[((torch.arange(n_drawn, device=values.device) + 0.5) * len(others) / n_drawn).long()]
+
+    def sums(leaves: Int[Tensor, " _leaf"]) -> tuple[Tensor, Tensor, Tensor]:
+        mask = None if missing is None else missing.narrow(other, 0, len(leaves))
+        return _products(values.index_select(other, leaves), axis, mask)
+
+    parts = [sums(leaves) for leaves in (certain, drawn[::2], drawn[1::2])]
+
+    def affinity(*weights: float) -> Float[Tensor, "slice slice"]:
+        products, of_both = (sum(w * part[i] for w, part in zip(weights, parts, strict=True)) for i in (0, 1))
+        return _affinity_of_products(kind, torch.as_tensor(products), torch.as_tensor(of_both), parts[0][2])
+
+    each = len(others) / n_drawn
+    halves = affinity(1, 2 * each, 0), affinity(1, 0, 2 * each)
+    off_diagonal = ~torch.eye(len(halves[0]), dtype=torch.bool, device=values.device)
+    error = float((halves[0] - halves[1])[off_diagonal].square().mean().sqrt()) / 2
+    return SampledAffinity(affinity(1, each, each), error, n_taken, other)
+
+
+def slice_powers(values: Float[Tensor, "..."]) -> list[Float[Tensor, " _slice"]]:
+    """Sum of squares of every slice along each axis, from one pass over the array."""
+    first, *rest = values.shape
+    parts = [torch.zeros(first, n, dtype=values.dtype, device=values.device) for n in (1, *rest)]
+
+    def add(i: int) -> None:
+        squares = values[i].square()
+        for axis, part in enumerate(parts):
+            others = [j for j in range(squares.ndim) if j != axis - 1]
+            part[i] = squares.sum(dim=others) if others else squares
+
+    for_each_task(add, first)
+    return [parts[0][:, 0], *(part.sum(dim=0) for part in parts[1:])]
 
 
 def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"] | None:
@@ -50,13 +131,21 @@ def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, 
     If the median is zero, the median of the positive entries is used. Infinite distances (slices without entries)
     do not count in the median and get affinity 0.
     """
-    finite = distances[torch.isfinite(distances)].numpy()
-    eps = np.median(finite)
+    finite = distances[torch.isfinite(distances)]
+    eps = _median(finite)
     if eps == 0:
         if not finite.any():
             return None
-        eps = np.median(finite[finite > 0])
+        eps = _median(finite[finite > 0])
     return torch.exp(-distances / eps)
+
+
+def _median(values: Float[Tensor, " entry"]) -> float:
+    """Median as numpy has it: of an even number, the mean of the two in the middle."""
+    if not values.is_cuda:
+        return float(np.median(values.numpy()))
+    ordered = values.sort().values
+    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
 
 def _products(
@@ -64,7 +153,7 @@ def _products(
 ) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
     """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², fraction of entries present."""
     n = values.shape[axis]
-    products = torch.zeros(n, n, dtype=torch.float64)
+    products = torch.zeros(n, n, dtype=torch.float64, device=values.device)
     for block in _blocks(values, axis):
         _add_lower(products, block)
     products = _mirrored(products)
@@ -81,9 +170,15 @@ def _products(
 
 def _add_lower(total: Float[Tensor, "slice slice"], block: Float[Tensor, "slice entry"]) -> None:
     """Add ``block @ block.T`` on and below the diagonal."""
-    for start in range(0, len(block), _SLICES_AT_A_TIME):
-        stop = start + _SLICES_AT_A_TIME
-        total[start:stop, :stop].addmm_(block[start:stop], block[:stop].T)
+    if total.is_cuda:
+        total.addmm_(block, block.T)
+        return
+
+    def add_band(band: int) -> None:
+        rows = slice(band * _SLICES_AT_A_TIME, (band + 1) * _SLICES_AT_A_TIME)
+        total[rows, : rows.stop].addmm_(block[rows], block[: rows.stop].T)
+
+    for_each_task(add_band, -(-len(block) // _SLICES_AT_A_TIME))
 
 
 def _mirrored(lower: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"]:
@@ -95,14 +190,14 @@ def _squares(
     values: Float[Tensor, "..."], missing: Bool[Tensor, "..."]
 ) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
     """Squared values and presence, reduced over the first axis along which the mask is constant, if any."""
-    present = missing.logical_not()
     for axis in range(values.ndim):
         if _checks.is_shared(missing, axis):
-            squares = torch.zeros(present.narrow(axis, 0, 1).shape, dtype=torch.float64)
+            present = missing.narrow(axis, 0, 1).logical_not().to(values.device)
+            squares = torch.zeros(present.shape, dtype=torch.float64, device=values.device)
             for layer in values.split(1, dim=axis):
                 squares += layer.double().square()
-            return squares, present.narrow(axis, 0, 1)
-    return values.double().square(), present
+            return squares, present
+    return values.double().square(), missing.logical_not().to(values.device)
 
 
 def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
@@ -118,8 +213,9 @@ def _centred(values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "...
     others = [i for i in range(values.ndim) if i != axis]
     if missing is None:
         return values - values.mean(dim=others, keepdim=True)
-    n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1)
-    return (values - values.sum(dim=others, keepdim=True) / n_present).masked_fill(missing, 0)
+    n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
+    centred = values - values.sum(dim=others, keepdim=True) / n_present
+    return centred.masked_fill(_checks.unshared(missing).to(values.device), 0)
 
 
 def _gaussian(
@@ -132,9 +228,9 @@ def _gaussian(
     squares = squares.nan_to_num(nan=torch.inf).fill_diagonal_(0)
     # cancellation leaves equal slices at a distance of the size of rounding errors: set it to zero
     squares[squares <= 1e-12 * (powers + powers.T)] = 0
-    distances = squares.sqrt().numpy()
+    distances = squares.sqrt().cpu().numpy()
     fifth = np.sort(distances, axis=1)[:, min(5, n - 1)]  # column 0 is the slice itself
     fifth = fifth[np.isfinite(fifth) & (fifth > 0)]
     if not len(fifth):  # at least six copies of every slice: only equality can distinguish them
-        return torch.from_numpy((distances == 0).astype(np.float64))
+        return torch.from_numpy((distances == 0).astype(np.float64)).to(squares.device)
     return torch.exp(-squares / float(np.median(fifth)) ** 2)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from headtree import _checks
@@ -21,6 +22,9 @@ _PAIRS = 12
 _SAME = 1e-8
 #: Eigenvalues up to this magnitude are rounding errors.
 _ZERO = 1e-10
+#: From so many points per pair on, only the leading pairs are computed, and so many more than are wanted.
+_MANY_POINTS = 24
+_SPARE_PAIRS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,16 +54,54 @@ def spectrum(affinity: Float[Tensor, "leaf leaf"], n_pairs: int = _PAIRS) -> Spe
     """
     _, s, chain = _markov(affinity)
     top = s / s.norm()
-    eigenvalues, vectors = torch.linalg.eigh(chain - top[:, None] * top[None, :])
-    decreasing = torch.from_numpy(np.lexsort((-eigenvalues.numpy(), -eigenvalues.abs().numpy())))
-    eigenvalues, vectors = eigenvalues[decreasing], vectors[:, decreasing]
-    magnitudes = eigenvalues.abs()
-    n_used = min(n_pairs, len(s)) - 1
-    if n_used > 0:
-        n_used = int((magnitudes >= magnitudes[n_used - 1] * (1 - _SAME)).sum())
-        n_used = min(n_used, int((magnitudes > _ZERO).sum()))
-    functions = vectors[:, :n_used] / top[:, None]
+    deflated = chain - top[:, None] * top[None, :]
+    wanted = min(n_pairs, len(s)) - 1
+    are_few_needed = not affinity.is_cuda and len(s) > _MANY_POINTS * n_pairs
+    found = _leading_pairs(deflated, wanted) if are_few_needed else None
+    eigenvalues, vectors = torch.linalg.eigh(deflated) if found is None else found
+    eigenvalues, decreasing = _by_magnitude(eigenvalues.cpu())
+    n_used = _n_with_ties(eigenvalues, wanted)
+    functions = (vectors[:, decreasing[:n_used].to(vectors.device)] / top[:, None]).cpu()
     return Spectrum(eigenvalues[:n_used], functions * _signs(functions))
+
+
+def _by_magnitude(eigenvalues: Float[Tensor, " pair"]) -> tuple[Float[Tensor, " pair"], Int[Tensor, " pair"]]:
+    """Eigenvalues by decreasing magnitude, and where they were."""
+    decreasing = torch.from_numpy(np.lexsort((-eigenvalues.numpy(), -eigenvalues.abs().numpy())))
+    return eigenvalues[decreasing], decreasing
+
+
+def _n_with_ties(eigenvalues: Float[Tensor, " pair"], wanted: int) -> int:
+    """Number of pairs, by decreasing magnitude, that are used: as many as wanted, and those that tie with them."""
+    if wanted <= 0:
+        return wanted
+    magnitudes = eigenvalues.abs()
+    tied = int((magnitudes >= magnitudes[wanted - 1] * (1 - _SAME)).sum())
+    return min(tied, int((magnitudes > _ZERO).sum()))
+
+
+def _leading_pairs(
+    matrix: Float[Tensor, "leaf leaf"], wanted: int
+) -> tuple[Float[Tensor, " pair"], Float[Tensor, "leaf pair"]] | None:
+    """Some more pairs than wanted, by Lanczos iterations; None if these cannot show that they are the largest.
+
+    Lanczos may miss copies of an eigenvalue. The largest eigenvalue that is left after the pairs found are deflated
+    tells: it must be smaller than that of every pair that is used.
+    """
+    given = matrix.numpy()
+    start = np.square(given).sum(axis=1)  # follows the leaves if they are permuted
+    try:
+        eigenvalues, vectors = eigsh(given, wanted + _SPARE_PAIRS, v0=start, which="LM", tol=0)
+        deflated = LinearOperator(
+            given.shape, lambda x: given @ x - vectors @ (eigenvalues * (vectors.T @ x)), dtype=given.dtype
+        )
+        left = abs(eigsh(deflated, 1, v0=start, which="LM", tol=1e-3, return_eigenvectors=False)[0])
+    except (ArpackError, ArpackNoConvergence):
+        return None
+    ordered, _ = _by_magnitude(torch.from_numpy(eigenvalues))
+    n_used = _n_with_ties(ordered, wanted)
+    is_complete = wanted <= n_used < len(ordered) and left * (1 + 1e-2) < float(ordered[n_used - 1].abs())
+    return (torch.from_numpy(eigenvalues), torch.from_numpy(vectors)) if is_complete else None
 
 
 def _markov(

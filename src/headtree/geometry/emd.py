@@ -92,7 +92,7 @@ def emd_matrix(
     missing: Tensor | None = None,
 ) -> Float[Tensor, "slice slice"]:
     """`tree_emd` of values that are checked and of order one, with `trees` on the other axes."""
-    weights_and_units = [_unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
+    weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
     products = Products.of(trees, [weight for weight, _ in weights_and_units])
     if missing is None:
         distances = _full_emd(values, axis, products)
@@ -118,8 +118,7 @@ def folder_weights(
     tree: PartitionTree, alpha: float, beta: float, weights: Weights
 ) -> Float[np.ndarray, " folder"]:
     """Weight of each distinct folder, summed over the levels it spans unless `weights` is ``"distinct"``."""
-    folders = tree.distinct
-    by_level = np.exp2(-alpha * np.arange(tree.n_levels))
+    folders, by_level = tree.distinct, level_weights(tree, alpha)
     sums = np.concatenate([[0.0], np.cumsum(by_level)])
     if weights == "levels":
         level_weight = sums[folders.level + folders.stands_on] - sums[folders.level]
@@ -136,7 +135,12 @@ def folder_weights(
     return result
 
 
-def _unit_maximum(weights: Float[np.ndarray, " folder"]) -> tuple[Float[np.ndarray, " folder"], float]:
+def level_weights(tree: PartitionTree, alpha: float) -> Float[np.ndarray, " level"]:
+    """Weight of each level, 1 for the root's."""
+    return np.asarray(np.exp2(-alpha * np.arange(tree.n_levels)))
+
+
+def unit_maximum(weights: Float[np.ndarray, " folder"]) -> tuple[Float[np.ndarray, " folder"], float]:
     """Weights divided by a power of two that brings the largest near one, and that power."""
     scale = 2.0 ** math.frexp(weights.max())[1]
     return weights / scale, scale

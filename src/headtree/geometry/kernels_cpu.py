@@ -1,10 +1,12 @@
-"""Compiled loops: pairwise L1 distances, folder sums along trees, and the joins of the flexible tree.
+"""Compiled loops: pairwise L1 distances, folder sums along trees or of boxes, and the joins of the flexible tree.
 
 All functions take checked numpy arrays in native byte order. Work is divided between threads by output rows or
 tiles, never by terms of one sum, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numba
 import numpy as np
@@ -189,6 +191,128 @@ def _write(sums, n_band, first, factor, scale, begin, out):  # type: ignore[no-u
         row_scale = scale[min(first + i, len(scale) - 1)]
         for k in range(n_whole, n_inner):
             out[first + i, begin + k] = sums[k * LANES + i] * (factor * row_scale[k])
+
+
+def prefix_features(
+    array: Float[np.ndarray, " entry"],
+    strides: tuple[int, Sequence[int]],
+    orders: Sequence[Int[np.ndarray, " leaf"]],
+    corners: Int[np.ndarray, "feature corner"],
+    signs: Float[np.ndarray, " corner"],
+    scale: Float[np.ndarray, "row_or_1 feature"],
+    out: Float[np.ndarray, "row feature"],
+) -> None:
+    """Sums of every row over boxes, times `scale`, from the sums over all first leaves of every axis.
+
+    `strides` are those of the rows in `array`, and of the other axes, which have the leaves of `orders`. In these
+    orders boxes are contiguous. A box is the signed sum over its `corners` in the array of prefix sums, which is
+    longer by one along each axis. Sums are made in float64.
+    """
+    lengths, others = np.array([len(order) for order in orders]), np.array(strides[1])
+    n_bands = (len(out) + LANES - 1) // LANES
+    leaves = np.concatenate(orders).astype(np.uint64)  # numba then skips the handling of negative indices
+    for_each_task(
+        _prefix_band,
+        n_bands,
+        array,
+        strides[0],
+        others,
+        lengths,
+        leaves,
+        corners.astype(np.uint64),
+        signs,
+        scale,
+        out,
+    )
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _prefix_band(  # type: ignore[no-untyped-def]
+    band, array, stride, strides, lengths, orders, corners, signs, scale, out
+):
+    n_sums, n_lines, n_last = 1, 1, lengths[-1]
+    for length in lengths:
+        n_sums *= length + 1
+    for length in lengths[:-1]:
+        n_lines *= length
+    sums = np.zeros(n_sums)
+    first = band * LANES
+    n_band = min(LANES, len(out) - first)
+    is_adjacent = stride == 1 and n_band > 1  # rows lie side by side: copy the band, line by line
+    lines = np.empty((n_band if is_adjacent else 0, n_lines * n_last), dtype=array.dtype)
+    if is_adjacent:
+        for line in range(n_lines):
+            source = _line_offset(line, strides, lengths)
+            for k in range(n_last):
+                place = first + source + k * strides[-1]
+                here = array[place : place + n_band]
+                for i in range(n_band):
+                    lines[i, line * n_last + k] = here[i]
+    last = orders[len(orders) - n_last :]
+    for i in range(n_band):
+        for line in range(n_lines):
+            source, target = _ordered_offsets(line, strides, lengths, orders, is_adjacent)
+            into = sums[target + 1 : target + 1 + n_last]
+            if is_adjacent:
+                _add_up(lines[i, source : source + n_last], last, 1, into)
+            else:
+                _add_up(array[source + (first + i) * stride :], last, strides[-1], into)
+        after = n_last + 1
+        for axis in range(len(lengths) - 2, -1, -1):
+            length = lengths[axis] + 1
+            for start in range(0, n_sums, length * after):
+                for k in range(start, start + (length - 1) * after, after):
+                    before, here = sums[k : k + after], sums[k + after : k + 2 * after]
+                    for j in range(after):
+                        here[j] += before[j]
+            after *= length
+        _write_boxes(sums, corners, signs, scale[min(first + i, len(scale) - 1)], out[first + i])
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _add_up(line, order, stride, into):  # type: ignore[no-untyped-def]
+    """Sums of a line's entries up to each, in some order."""
+    total = 0.0
+    step = np.uint64(stride)
+    for k in range(len(into)):
+        total += line[order[k] * step]
+        into[k] = total
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _line_offset(line, strides, lengths):  # type: ignore[no-untyped-def]
+    """Offset of a line along the last axis in the array."""
+    source, rest = 0, line
+    for axis in range(len(lengths) - 2, -1, -1):
+        source += rest % lengths[axis] * strides[axis]
+        rest //= lengths[axis]
+    return source
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _ordered_offsets(line, strides, lengths, orders, is_copied):  # type: ignore[no-untyped-def]
+    """Offsets of a line, in the order of the leaves: in the array or its copy, and among the prefix sums."""
+    source, target, rest = 0, 0, line
+    n_last = lengths[-1]
+    copy_stride, target_stride, end = n_last, n_last + 1, len(orders) - n_last
+    for axis in range(len(lengths) - 2, -1, -1):
+        place = rest % lengths[axis]
+        rest //= lengths[axis]
+        source += np.int64(orders[end - lengths[axis] + place]) * (copy_stride if is_copied else strides[axis])
+        target += (place + 1) * target_stride
+        copy_stride *= lengths[axis]
+        target_stride *= lengths[axis] + 1
+        end -= lengths[axis]
+    return source, target
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _write_boxes(sums, corners, signs, scale, out):  # type: ignore[no-untyped-def]
+    for feature in range(len(corners)):
+        total = 0.0
+        for corner in range(len(signs)):
+            total += signs[corner] * sums[corners[feature, corner]]
+        out[feature] = total * scale[feature]
 
 
 def add_magnitudes(

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
+from headtree._threads import product_by_rows
 from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import add_magnitudes, add_pairwise_l1
 
@@ -57,13 +58,12 @@ class _Counts:
         outer_axis = 1 if axis == 0 else 0
         self._products = products
         self.share_outer = False  #: whether one step serves all outer folders
-        present = missing.logical_not()
         if _checks.is_shared(missing, axis):
-            present = present.narrow(axis, 0, 1)
+            missing = missing.narrow(axis, 0, 1)
         elif _checks.is_shared(missing, outer_axis):
             self.share_outer = True
-            present, products = present.narrow(outer_axis, 0, 1), products.with_one_outer_leaf()
-        self._sums = FolderSums(present.to(dtype), axis, products, longest_run)
+            missing, products = missing.narrow(outer_axis, 0, 1), products.with_one_outer_leaf()
+        self._sums = FolderSums(missing.logical_not().to(dtype), axis, products, longest_run)
         if self.share_outer:
             self._of_outer_leaf = self._run(slice(0, 1))
 
@@ -127,5 +127,5 @@ class _Lack:
         self._kept += float(weights[~some_lack].sum())
         sizes = torch.from_numpy(magnitudes[:, some_lack])
         present = torch.from_numpy(is_present[:, some_lack]).to(sizes.dtype)
-        self._lacking += sizes @ (1 - present).T
-        self._kept += (present * torch.from_numpy(weights[some_lack]).to(sizes.dtype)) @ present.T
+        self._lacking += product_by_rows(sizes, 1 - present)
+        self._kept += product_by_rows(present * torch.from_numpy(weights[some_lack]).to(sizes.dtype), present)

@@ -45,6 +45,23 @@ def resampled_rank_correlations(
     return _correlations(_ranks_in_draws(a, draws), _ranks_in_draws(b, draws))
 
 
+def adjusted_rand_index(a: Int[np.ndarray, " n"], b: Int[np.ndarray, " n"]) -> float:
+    """Agreement of two partitions given as labels (Hubert and Arabie 1985): 1 if equal, 0 by chance."""
+    _, first = np.unique(a, return_inverse=True)
+    _, second = np.unique(b, return_inverse=True)
+    table = np.zeros((first.max() + 1, second.max() + 1))
+    np.add.at(table, (first, second), 1)
+
+    def pairs(counts: Any) -> float:
+        return float((counts * (counts - 1)).sum() / 2)
+
+    both, of_a, of_b = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
+    all_pairs = len(first) * (len(first) - 1) / 2
+    expected = of_a * of_b / all_pairs if all_pairs else 0.0
+    largest = (of_a + of_b) / 2
+    return 1.0 if largest == expected else (both - expected) / (largest - expected)
+
+
 def _correlations(a: Float[np.ndarray, "row n"], b: Float[np.ndarray, "row n"]) -> Float[np.ndarray, " row"]:
     """Pearson's correlation of rows of ranks, whose mean is known."""
     middle = (a.shape[1] + 1) / 2

@@ -22,7 +22,7 @@ _LABELS = ("name", "layer", "head", "role", "leaning", "family")
 
 def overlap(
     heads: DataFrame,
-    reference: str = "entropy",
+    reference: str = "structure",
     *,
     columns: Any = None,
     confidence: float = 0.95,
@@ -34,9 +34,9 @@ def overlap(
     Parameters
     ----------
     heads : DataFrame
-        One row per head: `Run.heads`, or ``diagnostics(...).heads`` with an added entropy column.
+        One row per head: `Run.heads`, or ``diagnostics(...).heads`` with an added column.
     reference : str
-        The column to compare with; by default the l1 entropy, eq. (21) of [OA].
+        The column to compare with; by default the structure score, the l1 norm of Haar coefficients.
     columns : sequence of str, optional
         The columns to compare; by default all numeric columns except labels.
     confidence : float
@@ -58,8 +58,8 @@ def overlap(
     >>> import headtree as ht
     >>> import numpy as np
     >>> import pandas as pd
-    >>> entropy = np.arange(20.0)
-    >>> heads = pd.DataFrame({"entropy": entropy, "spread": entropy**2, "sign": np.tile([1.0, -1.0], 10)})
+    >>> score = np.arange(20.0)
+    >>> heads = pd.DataFrame({"structure": score, "spread": score**2, "sign": np.tile([1.0, -1.0], 10)})
     >>> table = ht.overlap(heads)
     >>> dict(zip(table["measure"], table["contained"]))
     {'spread': 'largely', 'sign': 'no'}

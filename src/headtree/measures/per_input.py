@@ -19,6 +19,7 @@ from headtree.measures.regularity import exponents_in_each
 from headtree.measures.sparsity import Sparsity, curve_counts, sparsity
 from headtree.questionnaire.organization import Organization, PerAxis
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.probabilities import as_probabilities
 from headtree.trees.tree import PartitionTree
 
 #: Heads, evenly spread, on which softmax invariance is measured: it takes three paraproducts a head.
@@ -37,7 +38,8 @@ class MeasuredInput:
 
     heads: tuple[HeadId, ...]
     kind: str  #: "scores", "probs" or "weighted"
-    entropy: Float[np.ndarray, " head"]
+    structure: Float[np.ndarray, " head"]  #: l1 norm of the coarsest Haar coefficients of the probabilities
+    entropy: Float[np.ndarray, " head"]  #: the same of what was organized: the l1 entropy of [OA]
     entropy_relative: Float[np.ndarray, " head"]  #: over the norm
     norm: Float[np.ndarray, " head"]
     head_functions: int  #: functions that make the entropy of a head
@@ -69,6 +71,7 @@ def measure_input(
     head_functions: int = 400,
     network_functions: int = 100,
     rng: int = 0,
+    probs: AttentionTensor | None = None,
 ) -> MeasuredInput:
     """Measure one input.
 
@@ -82,6 +85,8 @@ def measure_input(
         Coarsest functions that make the entropy of a head, and of the network.
     rng : int
         Seed of the random orders.
+    probs : AttentionTensor, optional
+        The same heads as probabilities, for the structure score; by default from `att`.
     """
     check_pair(att, org)
     att = att.load()
@@ -90,9 +95,11 @@ def measure_input(
     of_heads = head_entropy(whole, org, top=head_functions)
     of_network = network_entropy(whole, org, top=network_functions)
     curves, fine_share = _sparsity(whole, org, rng)
+    after_softmax = of_heads.raw if att.kind == "probs" else _structure(probs or att, org, head_functions)
     return MeasuredInput(
         heads=att.heads,
         kind=att.kind,
+        structure=after_softmax,
         entropy=of_heads.raw,
         entropy_relative=of_heads.relative,
         norm=of_heads.norm,
@@ -107,6 +114,12 @@ def measure_input(
         invariance=_sampled_invariance(whole, org) if att.kind == "scores" else None,
         n_filled=full.n_filled,
     )
+
+
+def _structure(att: AttentionTensor, org: Organization, n_functions: int) -> Float[np.ndarray, " head"]:
+    probs = as_probabilities(att)
+    whole = replace(probs, values=probs.filled().values, mask=None)
+    return head_entropy(whole, org, top=n_functions).raw
 
 
 def _exponents(att: AttentionTensor, org: Organization) -> dict[str, Float[np.ndarray, " head"]]:

@@ -1,4 +1,4 @@
-"""Support of the folders of a consensus tree: how often they recur over inputs, beyond chance."""
+"""Support of the folders of a consensus tree: how much of them other inputs put together, beyond chance."""
 
 from __future__ import annotations
 
@@ -6,65 +6,120 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from headtree._threads import for_each_task
-from headtree.geometry.recurrence import Recurrence, recurrence
+from headtree.geometry.combined_affinity import InputMatrices
+from headtree.geometry.resampled_trees import LinkageFolders, ResampledTrees
 from headtree.progress import progress
 
-#: Sets of inputs whose items are relabelled at random, and divisions of each set, that make the null distribution.
-#: Chance is the share that at most one set exceeds, so a folder of noise has support in about 2 of 201 cases.
+#: The null distribution: sets of inputs with items relabelled at random, divisions of each set, and how many sets
+#: may exceed what is called chance, about one in a hundred.
 _RELABELLED_SETS = 200
 _RELABELLED_DIVISIONS = 20
+_EXCEEDING_SETS = 1
 
-#: Cap on the items permuted per null set; beyond 64 the null distribution barely changes. In six inputs, of noise
-#: or of a network, pairs recur with a share of 0.2 to 0.3 for both 64 and 128 items, but of 0.5 for 16.
+#: The same where a folder is tested given others, which takes most of the time: as severe with half of everything.
+_CONDITIONAL_SETS = 100
+_CONDITIONAL_DIVISIONS = 10
+_CONDITIONAL_EXCEEDING_SETS = 0
+
+#: The smaller transfer must exceed chance by this much: chance is known only to about that.
+_LEAST_EXCESS = 0.05
+
+#: Support below this counts as none: one network of noise in a hundred has some above 0.1.
+LEAST_SUPPORT = 0.2
+
+#: Cap on the items permuted per null set; beyond 64 the null distribution barely changes.
 _MANY = 64
 
 #: A set of leaves, as an integer with bit i set for leaf i.
 Folder = int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FolderSupport:
-    """Share and support of each folder of a linkage tree, except single leaves."""
+    """A consensus tree, as the closeness that linkage makes it of, with the support of its folders."""
 
-    share: dict[Folder, float]  #: fraction of resampled sets of inputs whose tree has the folder
-    support: dict[Folder, float]  #: fraction of divisions with it in both halves, beyond chance; 0 for the root
+    closeness: Float[np.ndarray, "leaf leaf"]
+    transfer: dict[Folder, float]  #: mean transfer to the trees of halves; chance is not taken out
+    support: dict[Folder, float]  #: the same beyond chance
+    chance: Chance  #: for all leaves
 
 
-def folder_support(
-    affinities: Float[np.ndarray, "input leaf leaf"], n_bootstrap: int, rng: np.random.Generator
-) -> FolderSupport:
-    """Compute the share and support of the folders; see `headtree.consensus`."""
-    n_inputs, n_leaves, _ = affinities.shape
-    mean, everything = affinities.mean(axis=0), (1 << n_leaves) - 1
-    resampled = recurrence(mean, affinities, _bootstrap(n_inputs, n_bootstrap, rng))
-    divided = recurrence(mean, affinities, _divisions(n_inputs, n_bootstrap, rng))
-    chance = _Chance.of(affinities, rng)
-    chance_among: dict[frozenset[Folder], _Chance] = {}
-    folders = _folders(divided)
+def tree_closeness(inputs: InputMatrices, trees: ResampledTrees) -> Float[np.ndarray, "leaf leaf"]:
+    """How closely trees join two leaves; ties are broken by their affinity."""
+    affinity = inputs.combined()
+    low, high = affinity.min(), affinity.max()
+    step = 1 / (len(trees.joins) * inputs.n_leaves)  # between values of the closeness
+    scaled = (affinity - low) / (high - low) if high > low else np.zeros_like(affinity)
+    return trees.closeness() + step / 2 * scaled
+
+
+def folder_support(inputs: InputMatrices, n_bootstrap: int, rng: np.random.Generator) -> FolderSupport:
+    """Compute the tree, and the transfer and support of its folders; see `headtree.consensus`."""
+    n = inputs.n_leaves
+    weights = divisions(inputs.n_inputs, n_bootstrap, rng)
+    trees = ResampledTrees.grow(inputs, weights)
+    closeness = tree_closeness(inputs, trees)
+    found = LinkageFolders.of(closeness, inputs.combined())
+    transfer = Transfer.to_halves(trees, found.members)
+    folders = [as_folder(np.flatnonzero(row)) for row in found.members]
+    chance = Chance.of(inputs, rng)
     support = dict.fromkeys(folders, 0.0)
+    conditional = _Conditional(inputs, weights, rng)
     supported: list[Folder] = []
-    clearest_first = np.argsort(-divided.gap, kind="stable")[1:]  # without the first, the root
-    with progress("support of folders", len(clearest_first)) as step:
-        for i in clearest_first:
-            folder, twice = folders[i], divided.count[i] / n_bootstrap
-            beyond = _beyond(twice, chance.of_size(folder.bit_count(), n_leaves - folder.bit_count()))
-            around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
-            is_union = any(_is_within(f, folder) for f in supported)
-            if beyond > 0 and (is_union or around != everything):
-                items = frozenset(_items(around, supported if is_union else []))
-                if items not in chance_among:
-                    chance_among[items] = _Chance.of(_between(sorted(items), affinities), rng)
-                n_inside = sum(_is_within(item, folder) for item in items)
-                beyond = _beyond(twice, chance_among[items].of_size(n_inside, len(items) - n_inside))
-            if beyond > 0:
-                support[folder] = beyond
+    beyond = np.array([chance.beyond(transfer.of(i), folder.bit_count(), n) for i, folder in enumerate(folders)])
+    with progress("support of folders", len(folders)) as step:
+        for i in _order_of_tests(beyond, found):
+            folder = folders[i]
+            if beyond[i] >= LEAST_SUPPORT and conditional.holds(folder, supported):
+                support[folder] = float(beyond[i])
                 supported.append(folder)
             step("")
-    share = dict(zip(_folders(resampled), (resampled.count / n_bootstrap).tolist(), strict=True))
-    return FolderSupport(share, support)
+    return FolderSupport(closeness, dict(zip(folders, transfer.mean.tolist(), strict=True)), support, chance)
+
+
+def _order_of_tests(beyond: Float[np.ndarray, " folder"], found: LinkageFolders) -> Int[np.ndarray, " folder"]:
+    """Order of the tests: first folders that are in nearly every tree, by their gap; then from large to small.
+
+    The more inputs agree on everything, the less does support tell families from unions of them. The others lie in
+    long chains that grow by a head or two, and which of a chain were supported would be a matter of chance if
+    smaller ones came first.
+    """
+    is_clear = beyond >= 0.95
+    size = np.where(is_clear, 0, found.members.sum(axis=1))
+    return np.lexsort([-found.gap, -size, ~is_clear])
+
+
+class _Conditional:
+    """Whether a folder is beyond chance given those that are supported already."""
+
+    def __init__(
+        self, inputs: InputMatrices, weights: Float[np.ndarray, "sample 2 input"], rng: np.random.Generator
+    ) -> None:
+        self._inputs, self._weights, self._rng = inputs, weights, rng
+        self._known: dict[frozenset[Folder], tuple[ResampledTrees, Chance]] = {}
+
+    def holds(self, folder: Folder, supported: Sequence[Folder]) -> bool:
+        everything = (1 << self._inputs.n_leaves) - 1
+        around = min((f for f in supported if _is_within(folder, f)), key=int.bit_count, default=everything)
+        is_union = any(_is_within(f, folder) for f in supported)
+        if around == everything and not is_union:
+            return True
+        items = sorted(_items(around, supported if is_union else []))
+        trees, chance = self._among(items)
+        inside = np.array([[_is_within(item, folder) for item in items]])
+        transfer = Transfer.to_halves(trees, inside)
+        return chance.beyond(transfer.of(0), int(inside.sum()), len(items)) > 0
+
+    def _among(self, items: Sequence[Folder]) -> tuple[ResampledTrees, Chance]:
+        key = frozenset(items)
+        if key not in self._known:
+            among = self._inputs.of_items([leaves_of(item) for item in items])
+            chance = Chance.given_others(among, self._rng)
+            self._known[key] = ResampledTrees.grow(among, self._weights), chance
+        return self._known[key]
 
 
 def _is_within(a: Folder, b: Folder) -> bool:
@@ -79,10 +134,10 @@ def _items(around: Folder, units: Iterable[Folder]) -> list[Folder]:
         if folder != around and _is_within(folder, left):  # and therefore in none of the blocks
             blocks.append(folder)
             left &= ~folder
-    return [*blocks, *(1 << leaf for leaf in _leaves(left))]
+    return [*blocks, *(1 << leaf for leaf in leaves_of(left))]
 
 
-def _leaves(folder: Folder) -> list[int]:
+def leaves_of(folder: Folder) -> list[int]:
     """Leaves of a folder, in increasing order."""
     return [leaf for leaf in range(folder.bit_length()) if folder >> leaf & 1]
 
@@ -92,76 +147,101 @@ def as_folder(leaves: Iterable[int]) -> Folder:
     return sum(1 << int(leaf) for leaf in leaves)
 
 
-def _between(
-    items: Sequence[Folder], affinities: Float[np.ndarray, "input leaf leaf"]
-) -> Float[np.ndarray, "input item item"]:
-    """Mean affinity between the leaves of every two items."""
-    mean = np.zeros((len(items), affinities.shape[1]))
-    for row, item in zip(mean, items, strict=True):
-        row[_leaves(item)] = 1 / item.bit_count()
-    between = mean @ affinities @ mean.T
-    return np.asarray((between + between.transpose(0, 2, 1)) / 2)  # the products are symmetric only up to rounding
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """Transfer of folders to the trees of halves, over divisions of the inputs into two halves."""
 
+    mean: Float[np.ndarray, " *folder"]  #: over both halves
+    smaller: Float[np.ndarray, " *folder"]  #: mean over divisions of the smaller of both halves
 
-def _beyond(share: float, chance: float) -> float:
-    """Share beyond chance, as in Cohen's kappa; 0 if the excess is below the null distribution's resolution."""
-    is_beyond = share - chance > (1 - 1e-9) / _RELABELLED_DIVISIONS
-    return (share - chance) / (1 - chance) if is_beyond else 0.0
+    @classmethod
+    def to_halves(cls, trees: ResampledTrees, members: Bool[np.ndarray, "folder leaf"]) -> Transfer:
+        """The transfer of each folder; the two trees of a division follow each other."""
+        found = trees.transfer(members)
+        return cls(found.mean(axis=0), np.minimum(found[::2], found[1::2]).mean(axis=0))
 
-
-def _folders(found: Recurrence) -> list[Folder]:
-    return [as_folder(found.order[a : a + n]) for a, n in zip(found.start, found.size, strict=True)]
+    def of(self, i: int) -> Transfer:
+        """That of one folder."""
+        return Transfer(np.asarray(self.mean[i]), np.asarray(self.smaller[i]))
 
 
 @dataclass(frozen=True)
-class _Chance:
-    """Null distribution of the shares: the items of each input are relabelled at random."""
+class Chance:
+    """Null distribution of the transfer: the items of each input are relabelled at random.
 
-    largest: Float[np.ndarray, "set size"]  #: largest share of any folder with this number of items
+    A folder is beyond chance if both halves show it, as measured by the smaller transfer, which noise rarely does.
+    How far beyond is measured by the mean.
+    """
+
+    mean: Float[np.ndarray, "set size"]  #: largest of any folder with this number of items
+    smaller: Float[np.ndarray, "set size"]
+    n_exceeding: int = _EXCEEDING_SETS  #: sets that may exceed chance
 
     @classmethod
-    def of(cls, affinities: Float[np.ndarray, "input item item"], rng: np.random.Generator) -> _Chance:
-        n_inputs, n, _ = affinities.shape
-        n_drawn = min(n, _MANY)
-        # Items are drawn from an order that depends on their affinities only, not on how they were given.
-        canonical = np.argsort(affinities.mean(axis=(0, 1)))
-        drawn = rng.permuted(np.tile(canonical, (_RELABELLED_SETS, 1)), axis=1)[:, None, :n_drawn]
-        orders = rng.permuted(np.tile(drawn, (1, n_inputs, 1)), axis=2)
-        weights = [_divisions(n_inputs, _RELABELLED_DIVISIONS, rng) for _ in orders]
-        largest = np.zeros((_RELABELLED_SETS, n_drawn))
+    def of(cls, inputs: InputMatrices, rng: np.random.Generator) -> Chance:
+        """Relabel the items of every input, and divide the inputs, again and again."""
+        return cls(*_largest_transfers(inputs, rng, _RELABELLED_SETS, _RELABELLED_DIVISIONS), _EXCEEDING_SETS)
 
-        def find(i: int) -> None:
-            rows, columns = orders[i, :, :, None], orders[i, :, None, :]
-            relabelled = affinities[np.arange(n_inputs)[:, None, None], rows, columns]
-            found = recurrence(relabelled.mean(axis=0), relabelled, weights[i])
-            np.maximum.at(largest[i], found.size[1:], found.count[1:] / _RELABELLED_DIVISIONS)
+    @classmethod
+    def given_others(cls, items: InputMatrices, rng: np.random.Generator) -> Chance:
+        """The same for the items of a conditional test, with fewer sets and divisions."""
+        found = _largest_transfers(items, rng, _CONDITIONAL_SETS, _CONDITIONAL_DIVISIONS)
+        return cls(*found, _CONDITIONAL_EXCEEDING_SETS)
 
-        for_each_task(find, _RELABELLED_SETS)
-        return cls(largest)
+    def beyond(self, transfer: Transfer, n_inside: int, n_items: int) -> float:
+        """The transfer beyond chance, as in Cohen's kappa; 0 if it is not."""
+        sizes = self._comparable(n_inside, n_items - n_inside)
+        if transfer.smaller - self._exceeded_by_few(self.smaller[:, sizes]) <= (1 - 1e-9) * _LEAST_EXCESS:
+            return 0.0
+        chance = self._exceeded_by_few(self.mean[:, sizes])
+        return max(0.0, float((transfer.mean - chance) / (1 - chance))) if chance < 1 else 0.0
 
-    def of_size(self, n_inside: int, n_outside: int) -> float:
-        """Share that at most one set exceeds, over folders with at least as many items inside and outside.
+    def _exceeded_by_few(self, largest: Float[np.ndarray, "set size"]) -> float:
+        return float(np.sort(largest.max(axis=1))[-1 - self.n_exceeding])
+
+    def _comparable(self, n_inside: int, n_outside: int) -> slice:
+        """Sizes with at least as many items inside and outside.
 
         If most items are inside, only folders with the same number outside are compared. Numbers above half of the
         items drawn are capped there.
         """
-        n = self.largest.shape[1]
+        n = self.mean.shape[1]
         fewer = min(n_inside, n_outside, n // 2)
-        sizes = slice(fewer, n - fewer + 1) if n_inside <= n_outside else slice(n - fewer, n - fewer + 1)
-        return float(np.sort(self.largest[:, sizes].max(axis=1))[-2])
+        return slice(fewer, n - fewer + 1) if n_inside <= n_outside else slice(n - fewer, n - fewer + 1)
 
 
-def _bootstrap(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 1 input"]:
-    """Weights of the inputs in samples drawn with replacement."""
-    counts = rng.multinomial(n_inputs, np.full(n_inputs, 1 / n_inputs), n_samples)
-    return np.asarray(counts[:, None, :] / n_inputs)
+def _largest_transfers(
+    inputs: InputMatrices, rng: np.random.Generator, n_sets: int, n_divisions: int
+) -> tuple[Float[np.ndarray, "set size"], Float[np.ndarray, "set size"]]:
+    """Largest mean and smaller transfer of any folder of each size, in sets with relabelled items."""
+    n_inputs, n_drawn = inputs.n_inputs, min(inputs.n_leaves, _MANY)
+    # Items are drawn from an order that depends on their affinities only, not on how they were given.
+    canonical = np.argsort(inputs.parts.mean(axis=(0, 1, 2)))
+    drawn = rng.permuted(np.tile(canonical, (n_sets, 1)), axis=1)[:, None, :n_drawn]
+    orders = rng.permuted(np.tile(drawn, (1, n_inputs, 1)), axis=2)
+    weights = [divisions(n_inputs, n_divisions, rng) for _ in orders]
+    mean, smaller = np.zeros((2, n_sets, n_drawn))
+
+    def find(i: int) -> None:
+        rows, columns = orders[i, :, :, None], orders[i, :, None, :]
+        relabelled = inputs.parts[:, np.arange(n_inputs)[:, None, None], rows, columns]
+        null = InputMatrices(np.ascontiguousarray(relabelled), inputs.is_kernel)
+        trees = ResampledTrees.grow(null, weights[i])
+        members = LinkageFolders.of(tree_closeness(null, trees)).members
+        found, size = Transfer.to_halves(trees, members), members.sum(axis=1)
+        np.maximum.at(mean[i], size, found.mean)
+        np.maximum.at(smaller[i], size, found.smaller)
+
+    for_each_task(find, n_sets)
+    return mean, smaller
 
 
-def _divisions(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 2 input"]:
+def divisions(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 2 input"]:
     """Weights of the inputs when each half of a random division into two is resampled with replacement."""
     shuffled = rng.permuted(np.tile(np.arange(n_inputs), (n_samples, 1)), axis=1)
     weights = np.zeros((n_samples, 2, n_inputs))
     for side, half in enumerate(np.split(shuffled, [n_inputs // 2], axis=1)):
-        drawn = _bootstrap(half.shape[1], n_samples, rng)[:, 0]
+        size = half.shape[1]
+        drawn = rng.multinomial(size, np.full(size, 1 / size), n_samples) / size
         np.put_along_axis(weights[:, side], half, drawn, axis=1)
     return weights

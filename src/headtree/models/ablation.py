@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from headtree._checks import generator
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
-from headtree.models.graph.output_sites import Edit, intercepting, is_unedited, replaced
+from headtree.models.graph.output_sites import Edit, OutputSite, intercepting, is_unedited, replaced
 from headtree.models.inputs import ModelInput
+from headtree.models.module_stack import is_watched
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import AttentionPlan, run
 from headtree.models.watching.select import Selection, select
@@ -110,7 +111,7 @@ def prepared_reference(view: ModelView, reference: Any, part: str | None) -> Pre
         reference = {"texts": reference}
     elif not (isinstance(reference, Mapping) and {"texts", "images", "inputs"} & set(reference)):
         reference = {"inputs": reference}
-    return view.prepare(**{"part": part, **reference, "kind": "probs"})
+    return view.prepare(**{"part": part, **reference, "kind": "probs", "of_one_shape": False})
 
 
 #: Makes the edits of all sites of a selection, by the number of the site.
@@ -145,7 +146,7 @@ def intercepting_heads(
     if not pairs:
         yield
         return
-    selection = select(plan, part, None, pairs)
+    selection = select(plan, part, None, pairs, of_one_shape=False)
     with view.ready():
         sites = view.output_sites(plan, selection.sites)
         edits = make(selection)
@@ -170,6 +171,11 @@ def _located_at_first_call(
     def locate(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_unedited() or active:  # the probe calls the model again
             return
+        if is_watched(view.model):
+            raise InvalidValueError(
+                "the heads of this block are not found yet, and another view is already watching the model; "
+                "capture with the view of the block first"
+            )
         running.append(True)
         try:
             plan = _plan_from_call(view, args, kwargs)
@@ -219,6 +225,7 @@ def reference_outputs(prepared: PreparedInputs) -> list[_Outputs]:
     found: list[_Outputs] = []
     with prepared.view.ready():
         sites = prepared.view.output_sites(prepared.plan, prepared.selection.sites)
+        _check_single(sites[i] for i in prepared.selection.sites)
         for item in prepared.items:
             kept: _Outputs = {}
             edits = {i: _reader(kept, i, heads) for i, heads in prepared.selection.heads.items()}
@@ -226,6 +233,15 @@ def reference_outputs(prepared: PreparedInputs) -> list[_Outputs]:
                 run(prepared.model, [item])
             found.append({i: _without_padding(z, item) for i, z in kept.items()})
     return found
+
+
+def _check_single(sites: Iterable[OutputSite]) -> None:
+    several = next((site for site in sites if len(site.products) > 1), None)
+    if several is not None:
+        raise InvalidValueError(
+            f"how must be 'zero' for the heads of {several.name}: they multiply the same attention by several "
+            "values, so a head has no single output to replace by another"
+        )
 
 
 def _reader(kept: _Outputs, i: int, heads: tuple[int, ...]) -> Edit:

@@ -55,3 +55,13 @@ def value_dtype(model: nn.Module, dtype: str | None) -> torch.dtype:
         return _DTYPES[dtype]
     is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
     return torch.float64 if is_double else torch.float32
+
+
+def check_not_given(given: Mapping[str, Any]) -> None:
+    """Refuse options of a view where there is one already."""
+    named = [name for name, value in given.items() if value is not None and value is not False]
+    if named:
+        raise InvalidTypeError(
+            f"{', '.join(named)} must be given to ModelView itself, but model is already a view; leave "
+            f"{'it' if len(named) == 1 else 'them'} out"
+        )

@@ -114,6 +114,25 @@ def join(inputs: Sequence[ModelInput]) -> tuple[tuple[Any, ...], dict[str, Any]]
     return args, {name: cat([item.kwargs[name] for item in inputs]) for name in first.kwargs}
 
 
+def model_inputs(
+    model: nn.Module,
+    texts: Any,
+    images: Any,
+    inputs: Any,
+    targets: Any,
+    tokens: int | None,
+    tokenizer: Any,
+    processor: Any,
+    source: ModelFiles,
+) -> list[ModelInput]:
+    """What the model reads, from texts, images or its own arguments: the one that is not None."""
+    if texts is not None:
+        return text_inputs(model, texts, targets, tokens, tokenizer, source)
+    if images is not None:
+        return image_inputs(model, images, processor, source)
+    return ready_inputs(model, inputs, tokenizer)
+
+
 def text_inputs(
     model: nn.Module, texts: Any, targets: Any, tokens: int | None, tokenizer: Any, source: ModelFiles
 ) -> list[ModelInput]:

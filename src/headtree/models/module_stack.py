@@ -9,6 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+#: Models whose modules are watched now, once for each watch.
+_watched: list[nn.Module] = []
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether a `ModuleStack` watches the modules of this model now."""
+    return any(other is model for other in _watched)
+
 
 @dataclass(eq=False)
 class ModuleCall:
@@ -50,12 +58,14 @@ class ModuleStack:
     def watching(self) -> Iterator[None]:
         """Hook every module while the block runs."""
         handles = []
+        _watched.append(self.model)
         try:
             for module in self.model.modules():
                 handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True))
                 handles.append(module.register_forward_hook(self._leave, always_call=True))
             yield
         finally:
+            _watched.remove(self.model)
             for handle in handles:
                 handle.remove()
 

@@ -17,7 +17,7 @@ from headtree.models.watching.collect import PreparedInputs
 def value_norms(prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "head key"]:
     """‖v·W_O‖ of every selected head and every key on one input; the view must be ready."""
     places = find_places(prepared)
-    graph = trace(prepared.model, item, kept=_values_only(places)).graph
+    graph = trace(prepared.model, item, kept=values_only(places)).graph
     norms = [
         _norms(places[i].values(graph)[list(heads)], places[i].matrix[list(heads)])
         for i, heads in prepared.selection.heads.items()
@@ -25,7 +25,8 @@ def value_norms(prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "he
     return torch.cat(norms).cpu()
 
 
-def _values_only(places: Mapping[int, CallPlaces]) -> Kept:
+def values_only(places: Mapping[int, CallPlaces]) -> Kept:
+    """What a trace must keep for the values alone."""
     return Kept({call.value.position for call in places.values()})
 
 

@@ -16,26 +16,29 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from xarray import DataArray
 
+from headtree._checks import checked_device
 from headtree.errors import HeadtreeError, InvalidTypeError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
-from headtree.models.capture_options import check_options, check_scores, the_one_given, value_dtype
+from headtree.models.capture_options import check_not_given, check_options, check_scores, the_one_given, value_dtype
+from headtree.models.functional_similarity import check_is_function, functional_similarity
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
 from headtree.models.graph.read_stream import locate_stream, read_stream
-from headtree.models.inputs import ModelInput, checked_texts, image_inputs, ready_inputs, text_inputs
+from headtree.models.inputs import ModelInput, checked_texts, model_inputs
 from headtree.models.logit_attribution import LogitAttribution, attributions_of
 from headtree.models.logit_lens import lenses_of
+from headtree.models.model_dtype import check_not_loaded, checked_model_dtype
 from headtree.models.model_files import ModelFiles, provenance
-from headtree.models.placement import checked_device, checked_model_dtype
 from headtree.models.relevance import Relevance, Target, relevance_of
 from headtree.models.value_norms import value_norms
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
 from headtree.models.watching.select import Window, parse_window, select
+from headtree.similarity.head_similarity import HeadSimilarity
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
 #: Options of `ModelView` itself; the shortcut functions pass all other options to its methods.
@@ -51,8 +54,7 @@ class ModelView:
     Parameters
     ----------
     model : str, path or torch.nn.Module
-        A hub id, a folder written by `save_pretrained`, a GGUF file, a folder with a PEFT adapter, or a loaded
-        module.
+        A hub id, a folder of `save_pretrained`, a GGUF file, a folder with a PEFT adapter, or a loaded module.
     tokenizer, processor : optional
         Used instead of the model's own.
     revision : str, optional
@@ -96,11 +98,7 @@ class ModelView:
         model_dtype: str | None = None,
     ) -> None:
         self.device, self.model_dtype = checked_device(device), checked_model_dtype(model_dtype)
-        if isinstance(model, nn.Module) and model_dtype is not None:
-            raise InvalidTypeError(
-                "model_dtype is the type that a model is loaded in, but this one is loaded already; leave it out, "
-                f"and convert the module with model.to(torch.{model_dtype})"
-            )
+        check_not_loaded(model, model_dtype)
         self.files = ModelFiles(model, revision, trust_remote_code)
         self._tokenizer, self._processor = tokenizer, processor
         self._plans: dict[Any, AttentionPlan] = {}
@@ -287,6 +285,35 @@ class ModelView:
         given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
         return lenses_of(self.prepare(kind="probs", **given, **options))
 
+    def head_similarity(
+        self, *, texts: Any = None, images: Any = None, inputs: Any = None, kind: str = "function", **options: Any
+    ) -> HeadSimilarity:
+        """Which heads *do alike*: look at the same tokens and would write the same of them.
+
+        Two kernels are averaged over inputs: cosines of the heads' attention probabilities, and cosines of their
+        values times their output projection, v·W_O. From each the mean head is taken out; both are scaled alike and
+        added. See `headtree.consensus` for families of such heads, and `headtree.head_similarity` for heads that
+        *look* alike, which needs attention only.
+
+        Parameters
+        ----------
+        texts, images, inputs, **options
+            As in `headtree.capture`.
+        kind : {"function"}
+            Other kinds compare captured tensors.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> network = ht.load_bundled("vit")
+        >>> found = ht.ModelView(network.model).head_similarity(inputs=network.inputs[:2])
+        >>> found, found.distance.shape
+        (HeadSimilarity('function', 144 heads, 2 inputs), (1, 144, 144))
+        """
+        check_is_function(kind)
+        given = {"texts": texts, "images": images, "inputs": inputs}
+        return functional_similarity(self.prepare(kind="probs", **given, **options))
+
     def ablated(
         self,
         heads: Sequence[tuple[int, int]],
@@ -350,8 +377,12 @@ class ModelView:
         targets: Any = None,
         batch_size: int | None = None,
         dtype: str | None = None,
+        of_one_shape: bool = True,
     ) -> PreparedInputs:
-        """Check the arguments of `capture`, and find the selected attention calls and heads."""
+        """Check the arguments of `capture`, and find the selected attention calls and heads.
+
+        Unless `of_one_shape` is false, the layers must have attention of one shape, as capture needs.
+        """
         modality = the_one_given({"texts": texts, "images": images, "inputs": inputs})
         check_options(kind, batch_size, dtype, modality, tokens, targets)
         if texts is not None:
@@ -359,16 +390,14 @@ class ModelView:
             self.tokenizer  # noqa: B018  (if it is missing, fail before loading the weights)
         view = self._for_modality(modality)
         with view.ready():
-            if texts is not None:
-                items = text_inputs(view.model, texts, targets, tokens, self._tokenizer, self.files)
-            elif images is not None:
-                items = image_inputs(view.model, images, self._processor, self.files)
-            else:
-                items = ready_inputs(view.model, inputs, self._tokenizer)
+            readers = self._tokenizer, self._processor, self.files
+            items = model_inputs(view.model, texts, images, inputs, targets, tokens, *readers)
             plan = view.plan(items[0])
-            selection = select(plan, part, layers, heads)
+            selection = select(plan, part, layers, heads, of_one_shape=of_one_shape)
             if kind == "weighted":
-                view.output_sites(plan, selection.sites)  # refuse before any work what cannot be weighted
+                sites = view.output_sites(plan, selection.sites)
+                for i in selection.sites:
+                    sites[i].check_rows()  # refuse before any work what cannot be weighted
         check_scores(view.model, plan, kind)
         prepared = PreparedInputs(
             view=view,
@@ -414,7 +443,8 @@ class ModelView:
         known = self._output_sites.setdefault(plan, {})
         missing = [i for i in chosen if i not in known]
         if missing:
-            known |= find_output_sites(self.traced(plan), plan, self.model, missing)
+            with unedited():
+                known |= find_output_sites(self.traced(plan), plan, self.model, missing)
         return known
 
     def value_norms(self, prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "head key"]:
@@ -450,18 +480,13 @@ def as_view(model: Any, **given: Any) -> ModelView:
     """Make a view of a model; a view is returned unchanged."""
     if not isinstance(model, ModelView):
         return ModelView(model, **given)
-    named = [name for name, value in given.items() if value is not None and value is not False]
-    if named:
-        raise InvalidTypeError(
-            f"{', '.join(named)} must be given to ModelView itself, but model is already a view; leave "
-            f"{'it' if len(named) == 1 else 'them'} out"
-        )
+    check_not_given(given)
     return model
 
 
 def view_and_options(model: Any, options: Mapping[str, Any]) -> tuple[ModelView, dict[str, Any]]:
     """A view of the model, and those options of `headtree.capture` that are not about the view itself."""
-    known = {*_VIEW_OPTIONS, *signature(ModelView.prepare).parameters} - {"self"}
+    known = {*_VIEW_OPTIONS, *signature(ModelView.prepare).parameters} - {"self", "of_one_shape"}
     unknown = [name for name in options if name not in known]
     if unknown:
         raise InvalidTypeError(f"{unknown[0]} is not an option here; the options are {', '.join(sorted(known))}")

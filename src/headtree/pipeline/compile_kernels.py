@@ -15,6 +15,8 @@ import numpy as np
 
 from headtree.pipeline.make_run import Measures, make_run
 from headtree.pipeline.sources import TensorSource
+from headtree.questionnaire.organize import organize
+from headtree.questionnaire.settings import Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
 
 
@@ -30,6 +32,7 @@ def warm() -> None:
             tensors = [AttentionTensor.from_array(x, heads_per_layer=4, mask=mask) for x in values]
             path = Path(folder, f"{np.dtype(dtype).name}-{mask is None}")
             make_run(TensorSource(tensors), path, measures=Measures(bootstrap=2))
+            organize(tensors[0], Questionnaire(samples=2))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from headtree.errors import InvalidValueError
 from headtree.pipeline import array_run as arrays
 from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
-from headtree.pipeline.sources import Source
+from headtree.pipeline.sources import Source, TensorSource
 from headtree.questionnaire.settings import Questionnaire
 from headtree.runs.contents import files_of
 from headtree.runs.folder import RunWriter, rewriting_run, writing_run
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
+from headtree.similarity.head_similarity import SimilarityKind, checked_kind
 
 #: Called with the name and seconds of each finished step.
 Say = Callable[[str, float], None]
@@ -51,6 +53,8 @@ def make_run(
     *,
     questionnaire: Questionnaire | None = None,
     measures: Measures | None = None,
+    similarity: SimilarityKind = "attention",
+    raw: bool = False,
     depth: bool = False,
     effects: bool = False,
     sensitivity: bool = False,
@@ -70,6 +74,10 @@ def make_run(
         Settings for organizing the tensors.
     measures : Measures, optional
         Settings of the measures.
+    similarity : str
+        Which similarity of heads families are made of, as in `headtree.head_similarity`, or "function".
+    raw : bool
+        Organize and measure scores as they are, as [OA] does, and not without the constants that softmax ignores.
     depth : bool
         Whether to measure rank collapse and paths, which runs the model many times.
     effects : bool
@@ -87,11 +95,14 @@ def make_run(
         "source": source.settings,
         "questionnaire": questionnaire_to_dict(questionnaire or Questionnaire()),
         "measures": (measures or Measures()).to_dict(),
+        "similarity": _checked_similarity(similarity, source),
+        "raw": _checked_raw(raw, source.kind),
     }
     begin = cache(source.begin)  # a model is loaded once, if any step needs it
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin), files_of("capture")),
         "organize": PlannedStep(steps.organize_inputs, files_of("organize")),
+        "compare": PlannedStep(lambda writer: steps.compare_heads(writer, begin), files_of("compare")),
         "measure": PlannedStep(steps.measure, files_of("measure")),
         "diagnose": PlannedStep(lambda writer: steps.diagnose(writer, begin), files_of("diagnose")),
     }
@@ -104,6 +115,21 @@ def make_run(
     with writing_run(path, source.kind, settings, force=force) as writer:
         _carry_out(writer, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
+
+
+def _checked_similarity(similarity: Any, source: Source) -> str:
+    if checked_kind(similarity) == "function" and isinstance(source, TensorSource):
+        raise InvalidValueError(
+            "similarity 'function' needs the model, but this run is made from tensors; use headtree run, or "
+            "another similarity"
+        )
+    return str(similarity)
+
+
+def _checked_raw(raw: bool, kind: str) -> bool:
+    if raw and kind != "scores":
+        raise InvalidValueError(f"raw is about scores, but this run is of kind {kind!r}; leave it out")
+    return bool(raw)
 
 
 def redraw(path: str | PathLike[str], *, say: Say | None = None) -> Run:

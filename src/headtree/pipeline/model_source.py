@@ -16,22 +16,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headtree._files import checked_path, exists
+from headtree._checks import checked_device
+from headtree._files import checked_path, exists, is_model_folder
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import NAMES, BundledNetwork, load_bundled
+from headtree.models.functional_similarity import functional_similarity
 from headtree.models.inputs import ModelInput
+from headtree.models.model_dtype import checked_model_dtype
 from headtree.models.model_files import is_gguf
-from headtree.models.placement import checked_device, checked_model_dtype
 from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.select import select
+from headtree.similarity.head_similarity import HeadSimilarity
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId, Kind
 
+#: Default number of inputs.
+INPUTS = 20
 #: Default number of tokens per input, if the model's context is not shorter.
-TOKENS = 256
+TOKENS = 64
 #: Characters read per token: more than long words need, far fewer than a whole corpus.
 _CHARACTERS = 32
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
@@ -76,6 +81,10 @@ class ModelCapture:
             "batch_size": prepared.batch_size,
         }
 
+    def functional_similarity(self) -> HeadSimilarity:
+        """Which heads do alike on the inputs of the run."""
+        return functional_similarity(replace(self.prepared, kind="probs", window=(slice(None), slice(None))))
+
     def whole(self) -> PreparedInputs:
         """The inputs with all layers and heads of the model selected."""
         return replace(self.prepared, selection=select(self.prepared.plan, self.prepared.part, None, None))
@@ -112,13 +121,14 @@ class ModelSource:
     model : str
         A hub id, a folder, or ``txl`` or ``vit``.
     text : path, optional
-        A text file, cut into inputs of `tokens` tokens. Needed unless `images` is given or the network is bundled.
+        A text file, cut into inputs of `tokens` tokens. Needed unless `images` is given or the network is bundled,
+        which then reads its own samples.
     images : path, optional
         A folder of images, used in alphabetical order.
     inputs : int
-        Number of inputs; fewer if the text or folder has fewer.
+        Number of inputs; fewer if the text, folder or samples are fewer.
     tokens : int, optional
-        Tokens per input; by default 256, or the model's context or the whole text if that is shorter.
+        Tokens per input of text; by default 64, or the model's context or the whole text if that is shorter.
     kind, part, layers, heads
         Which attention to capture, as in `headtree.capture`.
     batch_size : int, optional
@@ -135,7 +145,7 @@ class ModelSource:
     model: str
     text: Path | None = None
     images: Path | None = None
-    inputs: int = 10
+    inputs: int = INPUTS
     tokens: int | None = None
     kind: Kind = "scores"
     part: str | None = None
@@ -165,14 +175,14 @@ class ModelSource:
 
     @property
     def is_bundled(self) -> bool:
-        """Whether the model is bundled with headtree; a folder of the same name takes precedence."""
-        return self.model in NAMES and not Path(self.model).is_dir()
+        """Whether the model is bundled with headtree; a model's folder of the same name takes precedence."""
+        return self.model in NAMES and not is_model_folder(self.model)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The model, the hashes of the inputs, and how the inputs are cut."""
         path = Path(self.model).expanduser()
-        is_local = path.is_dir() or is_gguf(path)
+        is_local = not self.is_bundled and (path.is_dir() or is_gguf(path))
         return {
             "model": os.path.normpath(self.model) if is_local else self.model,
             "fingerprint": _fingerprint(path) if is_local else None,
@@ -234,12 +244,12 @@ class ModelSource:
             prepared = view.prepare(images=list(map(str, paths)), **self._options)
             names = [path.name for path in paths]
             note = self._note(len(paths), f"{self.images} has no more images")
-            return self._ready(prepared, names, [_file_hash(path) for path in paths], note, paths)
+            return self._ready(prepared, names, [_file_hash(path) for path in paths], [note], paths)
         if self.is_bundled and self.model == "vit":
             raise InvalidValueError(f"{self.model!r} reads images; name a folder of them with --images")
         prepared, note = self._windows(view)
         hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
-        return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, note)
+        return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, [note])
 
     def _windows(self, view: ModelView) -> tuple[PreparedInputs, str]:
         """Cut the text into inputs; only as much of a long text is tokenized as is needed."""
@@ -274,7 +284,7 @@ class ModelSource:
         return "" if n == self.inputs else f"{n} input{'s' * (n > 1)} instead of {self.inputs}: {reason}"
 
     def _of_samples(self, network: BundledNetwork) -> ModelCapture:
-        inputs = list(network.inputs[: self.inputs])
+        inputs, short = self._cut_samples(network)
         view = ModelView(network.model, tokenizer=network.tokenizer)
         number = next(network.model.parameters())
         arguments = [
@@ -286,23 +296,33 @@ class ModelSource:
         if network.labels is not None and network.classes is not None:
             names = [network.classes[label] for label in network.labels.tolist()]
         pictures = None if network.images is None else [image.numpy() for image in network.images]
-        note = self._note(len(inputs), f"{self.model} has no more samples")
+        notes = [self._note(len(inputs), f"{self.model} has no more samples"), short]
         hashes = [_tensor_hash(item) for item in inputs]
-        ready = self._ready(prepared, names[: len(inputs)], hashes, note, pictures)
+        ready = self._ready(prepared, names[: len(inputs)], hashes, notes, pictures)
         labels = None if network.labels is None else network.labels[: len(inputs)].tolist()
         return replace(ready, labels=labels, source=None)
+
+    def _cut_samples(self, network: BundledNetwork) -> tuple[list[Mapping[str, Tensor]], str]:
+        """The first samples, passages cut to `tokens` words; and a note if they have fewer."""
+        chosen = list(network.inputs[: self.inputs])
+        if network.tokens is None:
+            return chosen, ""
+        tokens, length = self.tokens or TOKENS, len(network.tokens[0])
+        cut: list[Mapping[str, Tensor]] = [{name: ids[:, :tokens] for name, ids in item.items()} for item in chosen]
+        short = f"{length} tokens per input instead of {tokens}: the samples of {self.model} have no more"
+        return cut, short if length < tokens else ""
 
     def _ready(
         self,
         prepared: PreparedInputs,
         names: Sequence[str],
         hashes: Sequence[str],
-        note: str,
+        notes: Sequence[str],
         pictures: Sequence[Any] | None = None,
     ) -> ModelCapture:
         inputs = tuple({"name": n, "sha256": h} for n, h in zip(names, hashes, strict=True))
         model = {**prepared.provenance, "model": self.model}
-        return ModelCapture(model, inputs, prepared, pictures, (note,) if note else (), source=self)
+        return ModelCapture(model, inputs, prepared, pictures, tuple(filter(None, notes)), source=self)
 
 
 class _BundledProcessor:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headtree.depth.model_depth import measure_depth
-from headtree.errors import InvalidValueError
-from headtree.measures.consensus import Consensus, consensus_of
+from headtree.errors import HeadtreeWarning, InvalidValueError
+from headtree.geometry.linkage import linkage_tree
+from headtree.measures.consensus import consensus, of_one_input
 from headtree.measures.heads.diagnostics import diagnostics
 from headtree.measures.heads.effects import head_effects
 from headtree.measures.overlap import overlap
 from headtree.measures.per_input import MeasuredInput, measure_input
 from headtree.measures.sensitivity import sensitivity
+from headtree.measures.similarity import from_organizations, head_similarity
 from headtree.pipeline import tables
-from headtree.pipeline.model_source import ModelCapture
+from headtree.pipeline.model_source import INPUTS, ModelCapture
 from headtree.pipeline.sources import Capture
 from headtree.progress import progress
-from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
@@ -35,11 +35,16 @@ from headtree.runs.contents import measured_file, sample_file
 from headtree.runs.effects_store import write_effects
 from headtree.runs.folder import RunWriter
 from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
+from headtree.runs.run import Run
+from headtree.runs.similarity_store import write_similarities
 from headtree.section import Section
-from headtree.tensor.store import join_attention, open_tensor, write_attention
+from headtree.similarity.head_similarity import HeadSimilarity
+from headtree.tensor.store import join_attention, write_attention
 
 #: Number of inputs on which the sensitivity to settings is measured.
 _SENSITIVITY_INPUTS = 3
+#: With fewer inputs, two halves of them hardly ever show the same families of heads.
+_ENOUGH_INPUTS = 10
 
 
 def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
@@ -47,7 +52,8 @@ def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     ready = begin()
     n = len(ready.inputs)
     inputs = tuple(dict(item) for item in ready.inputs)
-    writer.save(replace(writer.record, model=dict(ready.model), inputs=inputs, notes=ready.notes))
+    notes = (*ready.notes, *_too_few(ready))
+    writer.save(replace(writer.record, model=dict(ready.model), inputs=inputs, notes=notes))
     parts = [writer.part(f"attention-{i:05d}.zarr") for i in range(n)]
     samples = []
     with _steps("capturing", n) as step:
@@ -67,48 +73,78 @@ def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
         join_attention(draft, parts, writer.identity)
 
 
+def _too_few(ready: Capture) -> tuple[str, ...]:
+    """A note, also given as a warning, if a model has too few inputs for families of heads; otherwise nothing."""
+    n = len(ready.inputs)
+    if n >= _ENOUGH_INPUTS or not isinstance(ready, ModelCapture):  # tensors are what they are
+        return ()
+    note = (
+        f"{n} input{'s' * (n > 1)}: fewer than {_ENOUGH_INPUTS} are too few for families of heads to replicate; "
+        f"the default of headtree run is --inputs {INPUTS}"
+    )
+    warnings.warn(note, HeadtreeWarning, stacklevel=2)
+    return (note,)
+
+
 def organize_inputs(writer: RunWriter) -> None:
-    """Organize every input, then build one tree from the average affinity of the heads."""
+    """Organize every input."""
     settings = questionnaire_from_dict(writer.record.settings["questionnaire"])
-    n = len(writer.record.inputs)
-    affinities: list[np.ndarray[Any, Any]] = []
+    n, run = len(writer.record.inputs), writer.run
+    device = writer.record.settings["source"].get("device") or "cpu"
     with _steps("organizing", n) as step:
         for i in range(n):
             part = writer.part(f"organization-{i:05d}.zarr")
-            if part.exists():
-                org = read_organization(part, 0)
-            else:
-                org = organize(open_tensor(writer.path / "attention.zarr", i).load(), settings)
-                if i < n - 1:  # the last one is written together with all others below
-                    with writer.whole(part) as draft:
-                        write_organizations(draft, [org])
-            affinities.append(org.affinities[0])
+            if not part.exists():
+                org = organize(run.values[i], settings, device=device if device.startswith("cuda") else "cpu")
+                with writer.whole(part) as draft:
+                    write_organizations(draft, [org])
             step(f"input {i + 1} of {n}")
-    last = org
-
-    def organization(i: int) -> Organization:
-        return last if i == n - 1 else read_organization(writer.part(f"organization-{i:05d}.zarr"), 0)
-
-    agreed = _agreement(affinities, last, writer.record.settings["measures"])
+    parts = LazySequence(n, lambda i: read_organization(writer.part(f"organization-{i:05d}.zarr"), 0))
     with writer.whole(writer.path / "organization.zarr") as draft:
-        write_organizations(draft, LazySequence(n, organization), agreed)
+        write_organizations(draft, parts)
 
 
-def _agreement(
-    affinities: list[np.ndarray[Any, Any]], last: Organization, settings: Mapping[str, Any]
-) -> Consensus:
-    if len(affinities) > 1:
-        return consensus_of(affinities, n_bootstrap=settings["bootstrap"], rng=settings["seed"])
-    n_folders = max(0, int((~last.trees[0].distinct.is_leaf).sum()) - 1)  # without the root
-    unknown = np.full(n_folders, np.nan)  # one input cannot disagree with itself
-    return Consensus(
-        tree=last.trees[0],
-        affinity=last.affinities[0],
-        share=unknown,
-        support=unknown,
-        n_inputs=1,
-        n_bootstrap=0,
-    )
+def compare_heads(writer: RunWriter, begin: Callable[[], Capture]) -> None:
+    """Find the tree of heads that the inputs agree on, for every similarity; families are made of the first."""
+    settings, run = writer.record.settings, writer.run
+    chosen = settings["similarity"]
+    found: dict[str, HeadSimilarity] = {}
+    kinds = dict.fromkeys((chosen, "attention", "function", "questionnaire"))
+    for kind in kinds:
+        similarity = _similarity(kind, run, begin, is_chosen=kind == chosen)
+        if isinstance(similarity, HeadSimilarity):
+            found[kind] = similarity
+        elif similarity is not None:
+            notes = dict.fromkeys((*writer.record.notes, similarity))
+            writer.save(replace(writer.record, notes=tuple(notes)))
+    measures = settings["measures"]
+    agreed = {
+        kind: consensus(each, n_bootstrap=measures["bootstrap"], rng=measures["seed"])
+        if each.n_inputs > 1
+        else of_one_input(kind, linkage_tree(each.combine()), each.combine())
+        for kind, each in found.items()
+    }
+    with writer.whole(writer.path / "similarity.zarr") as draft:
+        write_similarities(draft, agreed)
+
+
+def _similarity(
+    kind: str, run: Run, begin: Callable[[], Capture], *, is_chosen: bool
+) -> HeadSimilarity | str | None:
+    """The similarity of one kind; why it is missing; or None for tensors, which have no values."""
+    if kind == "questionnaire":
+        return from_organizations(list(run.organization), run.attention[0].heads)
+    if kind != "function":
+        return head_similarity(list(run.attention), kind)  # type: ignore[arg-type]  # checked with the settings
+    ready = begin()
+    if not isinstance(ready, ModelCapture):
+        return None  # refused before anything was done if it was asked for
+    try:
+        return ready.functional_similarity()
+    except InvalidValueError as error:
+        if is_chosen:
+            raise
+        return f"heads that do alike are unknown: {error}"
 
 
 def measure(writer: RunWriter) -> None:
@@ -125,11 +161,12 @@ def measure(writer: RunWriter) -> None:
             else:
                 inputs.append(
                     measure_input(
-                        run.attention[i],
+                        run.values[i],
                         run.organization[i],
                         head_functions=settings["head_functions"],
                         network_functions=settings["network_functions"],
                         rng=settings["seed"],
+                        probs=run.attention[i],
                     )
                 )
                 writer.write_text(name, inputs[-1].to_json())
@@ -147,12 +184,16 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
     of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
     of_layers = tables.layer_table(of_heads)
     about = run.attention[0].provenance
-    heads = pd.DataFrame(tables.with_model_layers(tables.joined(of_heads, found.heads), about))
+    together = tables.with_model_layers(tables.joined(of_heads, found.heads), about)
+    heads = pd.DataFrame(tables.with_leading(together))
     write_table(writer, "heads.csv", heads)
     write_table(writer, "layers.csv", tables.with_model_layers(tables.joined(of_layers, found.layers), about))
-    contained = overlap(heads[["name", "entropy"]].merge(found.heads, on="name"), rng=seed)
+    reference = "haar_entropy" if writer.record.settings["raw"] else "structure"
+    contained = overlap(heads[["name", reference]].merge(found.heads, on="name"), reference, rng=seed)
     write_table(writer, "overlap.csv", contained)
-    section = diagnostics_section(found, overlap=contained, consensus=run.consensus, rng=seed)
+    section = diagnostics_section(
+        found, overlap=contained, consensus=run.consensus, values=run.values_words, rng=seed
+    )
     write_section(writer, "diagnostics", section)
 
 
@@ -167,11 +208,10 @@ def measure_sensitivity(writer: RunWriter) -> None:
             f"sensitivity needs a run of two or more inputs, but {run.path} has one; use --inputs"
         )
     settings = questionnaire_from_dict(run.record.settings["questionnaire"])
-    atts = [run.attention[i].load() for i in range(n)]
-    found = sensitivity(atts, settings, rng=run.record.settings["measures"]["seed"])
+    found = sensitivity(list(run.values[:n]), settings, rng=run.record.settings["measures"]["seed"])
     with new_figures(writer, "sensitivity", "sections/sensitivity.json") as folder:
         save(sensitivity_intervals((*found.changes, found.other_input)), folder, "sensitivity")
-    write_section(writer, "sensitivity", sensitivity_section(found))
+    write_section(writer, "sensitivity", sensitivity_section(found, run.values_words))
 
 
 @contextmanager
@@ -258,7 +298,8 @@ def _append_columns(writer: RunWriter, name: str, columns: Any) -> None:
 
     names = {"role": str, "leaning": str}
     table = pd.read_csv(writer.path / name, keep_default_na=False, na_values=[""], dtype=names)
-    write_table(writer, name, tables.joined(table, columns))
+    together = tables.joined(table, columns)
+    write_table(writer, name, tables.with_leading(together) if name == "heads.csv" else together)
 
 
 def write_table(writer: RunWriter, name: str, columns: Mapping[str, Any]) -> None:

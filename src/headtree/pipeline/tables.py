@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from headtree.geometry.diffusion import diffusion_map
 from headtree.measures.comparisons import median_of
 from headtree.measures.consensus import Consensus
+from headtree.measures.head_coordinates import consensus_coordinates
 from headtree.measures.invariance import SoftmaxInvariance
 from headtree.measures.per_input import MeasuredInput
 from headtree.measures.sparsity import CompressionCurve, Sparsity
@@ -30,25 +30,44 @@ def curves_to_dict(by_order: Mapping[str, CompressionCurve]) -> dict[str, Any]:
     }
 
 
+#: Columns that heads.csv begins with, of those that the run has; what each is good for is in the glossary.
+LEADING = (
+    "name",
+    "layer",
+    "head",
+    "role",
+    "family",
+    "family_support",
+    "confidence",
+    "shannon_entropy",
+    "effect",
+    "effect_error",
+    "structure",
+    "structure_rank",
+)
+
+
 def head_table(
     inputs: Sequence[MeasuredInput], consensus: Consensus, agreement: Mapping[str, Any] | None
 ) -> dict[str, list[Any]]:
-    """Columns of heads.csv that precede the diagnostics; `agreement` is the stability in measures.json."""
+    """Columns of heads.csv besides the diagnostics; `agreement` is the stability in measures.json."""
     heads = inputs[0].heads
-    entropies = np.array([item.entropy for item in inputs])
-    mean = entropies.mean(axis=0)
+    structure = np.array([item.structure for item in inputs])
+    mean = structure.mean(axis=0)
     rank = np.empty(len(heads), dtype=np.int64)
     rank[np.argsort(-mean, kind="stable")] = np.arange(1, len(heads) + 1)
-    coordinates = _consensus_coordinates(consensus)
+    coordinates = consensus_coordinates(consensus)
+    families = consensus.families()
     table: dict[str, Any] = {
         "name": [str(head) for head in heads],
         "layer": [head.layer for head in heads],
         "head": [head.head for head in heads],
-        **{f"entropy_{i}": row for i, row in enumerate(entropies)},
-        "entropy": mean,
-        "entropy_relative": np.mean([item.entropy_relative for item in inputs], axis=0),
-        "entropy_rank": rank,
-        "family": family_of_head(consensus),
+        "family": families.of_leaf,
+        "family_support": np.append(families.support, np.nan)[families.of_leaf],  # the last for -1, no family
+        "structure": mean,
+        "structure_rank": rank,
+        **{f"structure_{i}": row for i, row in enumerate(structure)},
+        **_haar_entropies(inputs),
         **{f"coordinate_{i + 1}": column for i, column in enumerate(coordinates.T)},
         "place_in_tree": _ranks_in_tree(consensus, coordinates),
         "norm": np.mean([item.norm for item in inputs], axis=0),
@@ -60,11 +79,26 @@ def head_table(
     return {name: np.asarray(column).tolist() for name, column in table.items()}
 
 
+def _haar_entropies(inputs: Sequence[MeasuredInput]) -> dict[str, Any]:
+    """The paper's measure of what was organized; of probabilities, it is the structure score already."""
+    if inputs[0].kind == "probs":
+        return {}
+    return {
+        "haar_entropy": np.mean([item.entropy for item in inputs], axis=0),
+        "haar_entropy_relative": np.mean([item.entropy_relative for item in inputs], axis=0),
+    }
+
+
+def with_leading(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the plain columns first."""
+    return {name: table[name] for name in dict.fromkeys([*(n for n in LEADING if n in table), *table])}
+
+
 def layer_table(table: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """Columns of layers.csv: means over each layer's heads."""
     layer = np.asarray(table["layer"])
     layers = np.unique(layer)
-    skipped = {"name", "layer", "head", "family", "place_in_tree"}
+    skipped = {"name", "layer", "head", "family", "family_support", "place_in_tree"}
     result: dict[str, list[Any]] = {
         "layer": layers.tolist(),
         "n_heads": [int((layer == i).sum()) for i in layers],
@@ -112,7 +146,7 @@ def network_measures(inputs: Sequence[MeasuredInput], consensus: Consensus, seed
             "relative": [item.network_entropy_relative for item in inputs],
             "n_functions": first.network_functions,
         },
-        "head_entropy": {"n_functions": first.head_functions},
+        "structure": {"n_functions": first.head_functions},
         "sparsity": _sparsity([item.sparsity for item in inputs]),
         "regularity": {
             f"median_exponent_{order}": [_finite(median_of(item.exponent[order])) for item in inputs]
@@ -120,11 +154,12 @@ def network_measures(inputs: Sequence[MeasuredInput], consensus: Consensus, seed
         },
         "filled": [item.n_filled for item in inputs],
         "consensus": {
+            "kind": consensus.kind,
             "n_inputs": consensus.n_inputs,
             "n_bootstrap": consensus.n_bootstrap,
             "n_folders": len(consensus.folders),
             "mean_support": _finite(np.mean(consensus.support)) if len(consensus.folders) else None,
-            "families": _families(first.heads, consensus),
+            **_families(first.heads, consensus),
         },
     }
     if len(inputs) > 1 and len(first.heads) > 1:
@@ -161,7 +196,7 @@ def _invariance(inputs: Sequence[SoftmaxInvariance]) -> dict[str, Any]:
 
 
 def _stability(inputs: Sequence[MeasuredInput], seed: int) -> dict[str, Any]:
-    found = stability([item.entropy for item in inputs], heads=inputs[0].heads, rng=seed)
+    found = stability([item.structure for item in inputs], heads=inputs[0].heads, rng=seed)
     table = [
         {key: str(value) if isinstance(value, HeadId) else value for key, value in line.items()}
         for line in found.table(_RECURRING)
@@ -178,28 +213,18 @@ def _stability(inputs: Sequence[MeasuredInput], seed: int) -> dict[str, Any]:
     }
 
 
-def _families(heads: Sequence[HeadId], consensus: Consensus) -> list[dict[str, Any]]:
-    """Heads and support of each main folder of the consensus tree."""
+def _families(heads: Sequence[HeadId], consensus: Consensus) -> dict[str, Any]:
+    """The families of heads, the share of heads they cover, and how well halves of the inputs agree on them."""
     main = consensus.families()
-    return [
-        {"heads": [str(heads[i]) for i in leaves], "support": _finite(support)}
-        for leaves, support in zip(main.folders, main.support, strict=True)
-    ]
-
-
-def family_of_head(consensus: Consensus) -> list[int]:
-    """Main folder of each head in the consensus tree, the largest being 0; -1 for heads in none."""
-    return [int(family) for family in consensus.families().of_leaf]
-
-
-def _consensus_coordinates(consensus: Consensus) -> np.ndarray[Any, Any]:
-    """Three diffusion coordinates of the averaged affinity; 0 where there are fewer."""
-    n = len(consensus.affinity)
-    found = np.zeros((n, 3))
-    if n > 1:
-        points = np.asarray(diffusion_map(consensus.affinity, min(3, n - 1)).coordinates)
-        found[:, : points.shape[1]] = points
-    return found
+    return {
+        "families": [
+            {"heads": [str(heads[i]) for i in leaves], "support": _finite(support), "medoid": str(heads[medoid])}
+            for leaves, support, medoid in zip(main.folders, main.support, main.medoid, strict=True)
+        ],
+        "coverage": main.coverage,
+        "replication": None if main.replication is None else main.replication._asdict(),
+        "growth": [step._asdict() for step in consensus.growth],
+    }
 
 
 def _ranks_in_tree(consensus: Consensus, coordinates: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

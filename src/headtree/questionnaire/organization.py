@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -91,9 +91,18 @@ class Status:
     settled: bool
     message: str
     notes: tuple[str, ...] = ()
+    relative_errors: Mapping[str, float] = field(default_factory=dict, hash=False)  #: of sampled distances, by axis
+
+    @property
+    def distances(self) -> str:
+        """Whether the tree distances are exact or sampled, in words."""
+        if not self.relative_errors:
+            return "tree distances are exact"
+        errors = ", ".join(f"{name} {error:.1%}" for name, error in self.relative_errors.items())
+        return f"tree distances are sampled, with relative errors {errors}"
 
     def __str__(self) -> str:
-        return "; ".join((self.message, *self.notes))
+        return "; ".join((self.message, *self.notes, *([self.distances] if self.relative_errors else [])))
 
 
 @dataclass(frozen=True, eq=False)

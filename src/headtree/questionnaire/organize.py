@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,20 +14,27 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
+from headtree._threads import sleeping_threads
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
-from headtree.geometry.affinity import distance_affinity, initial_affinity
+from headtree.geometry.affinity import distance_affinity, initial_affinity, sampled_affinity, slice_powers
 from headtree.geometry.diffusion import spectrum
 from headtree.geometry.emd import emd_matrix
 from headtree.geometry.grow_tree import binary_tree_of, flexible_tree_of
+from headtree.geometry.sampled_emd import n_differences, sampled_emd
 from headtree.progress import progress
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
-from headtree.questionnaire.settings import Questionnaire
+from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
+#: Most folder tuples whose sums are all made on a GPU.
+_TUPLES_ON_GPU = 2 * 10**7
 
-def organize(att: AttentionTensor, questionnaire: Questionnaire | None = None) -> Organization:
+
+def organize(
+    att: AttentionTensor, questionnaire: Questionnaire | None = None, *, device: str | torch.device | None = None
+) -> Organization:
     """Organize the heads, queries and keys of an attention tensor: `organize_array` with named axes.
 
     Examples
@@ -45,7 +53,7 @@ def organize(att: AttentionTensor, questionnaire: Questionnaire | None = None) -
             f"att must be an AttentionTensor, got {type(att).__name__}; wrap an array with "
             "AttentionTensor.from_array, or use organize_array"
         )
-    return organize_array(att.values, questionnaire, mask=att.mask, names=("head", "query", "key"))
+    return organize_array(att.values, questionnaire, mask=att.mask, names=("head", "query", "key"), device=device)
 
 
 def organize_array(
@@ -54,6 +62,7 @@ def organize_array(
     *,
     mask: Any = None,
     names: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
 ) -> Organization:
     """Organize all axes of an array by coupled partition trees.
 
@@ -71,12 +80,16 @@ def organize_array(
         True for missing entries (as in numpy.ma); broadcast against `x`.
     names : sequence of str, optional
         Names of the axes in the result; by default "axis0", "axis1", …
+    device : str or torch.device, optional
+        Where distances and affinities are computed, "cpu" or "cuda"; by default on the GPU if `x` is there. The
+        result is on the CPU.
 
     Returns
     -------
     Organization
-        The same input gives the same trees on every run and with any number of threads. Permuted slices give
-        permuted trees, unless distances tie to within rounding.
+        The same input gives the same trees on every run and with any number of threads (for an integer `rng`; on a
+        GPU up to rounding). Permuted slices give permuted trees, unless distances tie to within rounding, or, where
+        distances are sampled, sums of squares of slices.
 
     Examples
     --------
@@ -93,12 +106,13 @@ def organize_array(
     settings = Questionnaire() if questionnaire is None else questionnaire
     if not isinstance(settings, Questionnaire):
         raise InvalidTypeError(f"questionnaire must be a Questionnaire, got {type(settings).__name__}")
-    array = _checks.scaled_array(x, "x", mask=mask, min_axes=2)
+    array = _checks.scaled_array(x, "x", mask=mask, min_axes=2, device=_device_for(x, device))
     names = _axis_names(names, array.values.ndim)
     initial_axes, order = settings.axis_order(array.values.ndim)
     loop = _Loop(array.values, array.missing, names, settings)
     history: list[Iteration] = []
-    with progress("organizing", len(initial_axes) + settings.n_iter * len(order)) as step:
+    n_steps = len(initial_axes) + settings.n_iter * len(order)
+    with sleeping_threads(), progress("organizing", n_steps) as step:
         for axis in initial_axes:
             loop.start(axis)
             step(names[axis])
@@ -116,12 +130,12 @@ def organize_array(
             history.append(Iteration(PerAxis(names, trees), PerAxis(names, moved)))
     return Organization(
         trees=history[-1].trees,
-        affinities=PerAxis(names, [affinity.numpy() for affinity in loop.affinities]),
+        affinities=PerAxis(names, [affinity.cpu().numpy() for affinity in loop.affinities]),
         distances=PerAxis(names, [array.in_units(distances) for distances in loop.distances]),
         coordinates=PerAxis(names, [points.numpy() for points in loop.coordinates]),
         initial_trees=PerAxis(names, initial),
         history=tuple(history),
-        status=_status(initial, history, loop.notes),
+        status=_status(initial, history, loop),
         settings=settings,
     )
 
@@ -142,6 +156,7 @@ class _Loop:
         self.coordinates: list[Tensor] = [torch.empty(0)] * n_axes
         self.distances: list[Tensor] = [torch.empty(0)] * n_axes
         self.notes: dict[str, None] = {}
+        self.errors: dict[int, float] = {}  #: of sampled distances, relative
         self._rng = _checks.generator(self.settings.rng)
         self._made_from: list[list[PartitionTree] | None] = [None] * n_axes
         if self.missing is not None:
@@ -149,21 +164,61 @@ class _Loop:
 
     def start(self, axis: int) -> None:
         """Give an axis its first tree."""
-        self._grow(axis, initial_affinity(self.settings.initial, self.values, axis, self.missing))
+        kind, found = self.settings.initial, None
+        if self.settings.samples is not None:
+            found = sampled_affinity(kind, self.values, axis, self.missing, self.powers, EXACT_PRODUCTS)
+        if found is not None:
+            other = found.other_axis
+            some = f"{found.n_taken} of {self.values.shape[other]} {self.names[other]} slices"
+            self.notes[
+                f"first affinities of {self.names[axis]}: from {some}, with an error of {found.error:.2g}"
+            ] = None
+        if found is None:
+            self._grow(axis, initial_affinity(kind, self.values, axis, self.missing))
+        else:
+            self._grow(axis, found.affinity)
 
     def update(self, axis: int, trees: Sequence[PartitionTree | None]) -> None:
         """Organize an axis from the trees on the others; skip it if these are the same as last time."""
         others = [tree for i, tree in enumerate(trees) if i != axis and tree is not None]
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
-        s = self.settings
-        distances = emd_matrix(self.values, axis, others, s.alpha, s.beta, s.weights, self.missing)
+        distances = self._tree_distances(axis, others)
         affinity = distance_affinity(distances)
         if affinity is None:
             self._note_equal_slices(axis)
             affinity = torch.ones_like(distances)
         self.distances[axis], self._made_from[axis] = distances, others
         self._grow(axis, affinity)
+
+    def _tree_distances(self, axis: int, trees: list[PartitionTree]) -> Float[Tensor, "slice slice"]:
+        s = self.settings
+        samples = s.samples_for(n_differences(self.values.shape[axis], trees))
+        is_cuda = self.values.is_cuda
+        if is_cuda and math.prod(len(tree.distinct) for tree in trees) > _TUPLES_ON_GPU:
+            samples = SAMPLES if s.samples == "auto" else samples
+            is_cuda = samples is not None
+        self.errors.pop(axis, None)
+        if samples is None and not is_cuda:
+            found = emd_matrix(self.values.cpu(), axis, trees, s.alpha, s.beta, s.weights, self.missing)
+            return found.to(self.values.device)
+        # an order that comes from the data: permuted slices then have the same folders drawn
+        orders = [
+            tree.order(self.powers[i].cpu().numpy())
+            for tree, i in zip(trees, [i for i in range(self.values.ndim) if i != axis], strict=True)
+        ]
+        weights = s.alpha, s.beta, s.weights
+        sampled = sampled_emd(
+            self.values, axis, trees, orders, *weights, self.missing, samples=samples, rng=self._rng
+        )
+        if sampled.relative_error is not None:
+            self.errors[axis] = sampled.relative_error
+        return sampled.distances
+
+    @cached_property
+    def powers(self) -> list[Float[Tensor, " _slice"]]:
+        """Sums of squares of the slices along each axis."""
+        return slice_powers(self.values)
 
     def newest_trees(self) -> list[PartitionTree]:
         """Return all trees, once every axis has one."""
@@ -181,6 +236,8 @@ class _Loop:
     def _note_equal_slices(self, axis: int) -> None:
         hidden = "" if self.missing is None else " that have entries"
         note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is flat"
+        if axis in self.errors:
+            note = f"the sample shows no difference between slices along {self.names[axis]}: its tree is flat"
         if note not in self.notes and self.values.shape[axis] > 1:
             warnings.warn(note, HeadtreeWarning, stacklevel=4)
             self.notes[note] = None
@@ -194,6 +251,24 @@ class _Loop:
                 self.notes[f"along {name}, {which} entirely missing: affinity 0 with all others"] = None
 
 
+def _device_for(x: Any, device: Any) -> torch.device:
+    """Where to compute: on the device asked for, or on the GPU if the array is there."""
+    found = _checks.checked_device(device)
+    if found is None:
+        found = x.device if isinstance(x, Tensor) and x.is_cuda else torch.device("cpu")
+    if found.type not in ("cpu", "cuda"):
+        raise InvalidValueError(f"device must be 'cpu' or a GPU of CUDA, got {str(found)!r}; use 'cpu'")
+    if found.type == "cuda" and hasattr(x, "shape"):
+        needed, (free, _) = 8 * math.prod(x.shape), torch.cuda.mem_get_info(found)
+        free += torch.cuda.memory_reserved(found) - torch.cuda.memory_allocated(found)
+        if needed > free:
+            raise InvalidValueError(
+                f"x of shape {tuple(x.shape)} needs about {needed / 1e9:.1f} GB on {str(found)!r}, which has "
+                f"{free / 1e9:.1f} GB free; organize a part of it, or pass device='cpu'"
+            )
+    return found
+
+
 def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:
     result = tuple(f"axis{i}" for i in range(n_axes)) if names is None else tuple(names)
     if len(result) != n_axes or len(set(result)) != n_axes or not all(isinstance(name, str) for name in result):
@@ -201,7 +276,7 @@ def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:
     return result
 
 
-def _status(initial: list[PartitionTree | None], history: list[Iteration], notes: dict[str, None]) -> Status:
+def _status(initial: list[PartitionTree | None], history: list[Iteration], loop: _Loop) -> Status:
     n = len(history)
     before = initial if n == 1 else list(history[-2].trees)
     settled = before == list(history[-1].trees)
@@ -213,4 +288,4 @@ def _status(initial: list[PartitionTree | None], history: list[Iteration], notes
             f"not settled after {n} iterations: trees still moved by up to {farthest:.2g} in tree distance; "
             "a larger n_iter may help, but the trees of noisy data never settle"
         )
-    return Status(settled, message, tuple(notes))
+    return Status(settled, message, tuple(loop.notes), {loop.names[axis]: e for axis, e in loop.errors.items()})

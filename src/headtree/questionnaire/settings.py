@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from headtree import _checks
-from headtree.errors import InvalidValueError
+from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.geometry.affinity import InitialAffinity
 from headtree.geometry.emd import Weights
 
 Tree = Literal["flexible", "binary"]
 HeadFrom = Literal["latest", "initial"]
+
+#: With ``samples="auto"``: the most differences of folder means in a distance matrix that is computed exactly (some
+#: seconds on two cores), and the folder tuples drawn of each tuple of levels in larger ones.
+EXACT_DIFFERENCES = 2 * 10**10
+SAMPLES = 256
+
+#: Unless `samples` is None: the most products of entries in first affinities that are computed from all entries.
+EXACT_PRODUCTS = 4 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +53,14 @@ class Questionnaire:
         initial ones, as algorithm 1 of [OA] is printed.
     weights : {"levels", "distinct"}
         Whether a folder that spans several levels of a tree counts on each of them or once.
+    samples : int, "auto" or None
+        Tree distances are computed from this many folder tuples of each tuple of levels, at least two, drawn by
+        weight; of levels with fewer, all are taken. None takes all of all levels, so distances are exact. "auto" is
+        None up to 2·10¹⁰ differences of folder means in a distance matrix, and 256 beyond. Except with None, first
+        affinities that need more than 4·10⁹ products come from part of the array. The status of the result says
+        which, with the errors.
     rng : int or numpy Generator
-        Used only by binary trees with ``balance > 1``.
+        Used by sampled distances, and by binary trees with ``balance > 1``.
 
     Examples
     --------
@@ -68,6 +82,7 @@ class Questionnaire:
     initial_axes: tuple[int, ...] | None = None
     head_from: HeadFrom = "latest"
     weights: Weights = "levels"
+    samples: int | Literal["auto"] | None = "auto"
     rng: int | np.random.Generator = 0
 
     def __post_init__(self) -> None:
@@ -77,6 +92,8 @@ class Questionnaire:
         if _checks.positive(self.balance, "balance") < 1:
             raise InvalidValueError(f"balance must be at least 1, got {self.balance}; 1 halves every folder")
         _checks.at_least_one(self.n_iter, "n_iter")
+        if not (self.samples is None or self.samples == "auto"):
+            _check_samples(self.samples)
         for name, choices in (
             ("tree", Tree),
             ("initial", InitialAffinity),
@@ -85,6 +102,20 @@ class Questionnaire:
         ):
             if getattr(self, name) not in get_args(choices):
                 raise InvalidValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+
+    def samples_for(self, n_differences: int) -> int | None:
+        """Folder tuples to draw for a distance matrix with this many differences; None: all are taken.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> settings = ht.Questionnaire()
+        >>> settings.samples_for(10**10), settings.samples_for(10**11)
+        (None, 256)
+        """
+        if self.samples == "auto":
+            return SAMPLES if n_differences > EXACT_DIFFERENCES else None
+        return self.samples
 
     def axis_order(self, n_axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the axes that get an initial tree, and the order in which each iteration organizes the axes.
@@ -106,3 +137,13 @@ class Questionnaire:
                 f"others, got {self.initial_axes} for {n_axes} axes"
             )
         return initial, (*left_out, *initial)
+
+
+def _check_samples(samples: Any) -> None:
+    if isinstance(samples, bool) or not isinstance(samples, int | np.integer):
+        raise InvalidTypeError(f"samples must be an integer, 'auto' or None, got {samples!r}")
+    if samples < 2:
+        raise InvalidValueError(
+            f"samples must be at least 2, since errors come from two halves of them, got {samples}; "
+            "pass None for exact distances"
+        )

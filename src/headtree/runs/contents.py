@@ -16,14 +16,19 @@ class StoredFile(NamedTuple):
 STORED = (
     StoredFile("attention.zarr", "capture", "every head's attention on every input, with labels and masks"),
     StoredFile("samples/input_*.png", "capture", "small pictures of inputs that are images"),
-    StoredFile("organization.zarr", "organize", "trees, affinities and coordinates of every input, and consensus"),
+    StoredFile("organization.zarr", "organize", "trees, affinities and coordinates of every input"),
+    StoredFile(
+        "similarity.zarr",
+        "compare",
+        "for each similarity of heads the tree that inputs agree on",
+    ),
     StoredFile("measured/input_*.json", "measure", "what was measured on each input"),
     StoredFile("measures.json", "measure", "numbers about the whole network, from all inputs"),
     StoredFile(
-        "heads.csv", "diagnose", "one row per head: entropies, family, roles, diagnostics; effects adds columns"
+        "heads.csv", "diagnose", "one row per head: role, family, confidence, structure score, diagnostics; effects"
     ),
     StoredFile("layers.csv", "diagnose", "one row per layer; the step depth adds columns"),
-    StoredFile("overlap.csv", "diagnose", "how far the entropy of heads already contains each other measure"),
+    StoredFile("overlap.csv", "diagnose", "how far the structure score already contains other measures"),
     StoredFile("sections/diagnostics.json", "diagnose", "roles and diagnostics in words and tables"),
     StoredFile("sections/depth.json", "depth", "rank collapse and paths, if asked for"),
     StoredFile("effects.zarr", "effects", "change of loss without each head, token by token, if asked for"),

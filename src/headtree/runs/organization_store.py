@@ -1,4 +1,4 @@
-"""`organization.zarr` of a run: trees, affinities and coordinates of all inputs, and their consensus."""
+"""`organization.zarr` of a run: trees, affinities and coordinates of all inputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import numpy as np
 from jaxtyping import Int
 
 from headtree.errors import InvalidValueError
-from headtree.measures.consensus import Consensus
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
 from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put
 from headtree.trees.tree import PartitionTree
 
-FORMAT = "headtree.run.organization/2"
+FORMAT = "headtree.run.organization/3"
 
 
 def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
@@ -41,9 +40,7 @@ def questionnaire_from_dict(values: Mapping[str, Any]) -> Questionnaire:
     return Questionnaire(**chosen)
 
 
-def write_organizations(
-    folder: Path, organizations: Sequence[Organization], consensus: Consensus | None = None
-) -> None:
+def write_organizations(folder: Path, organizations: Sequence[Organization]) -> None:
     """Write organizations of the same axes; levels that a tree lacks are -1, other padding is nan.
 
     They are iterated over twice, one at a time, so a sequence that reads them from disk need not hold them all.
@@ -56,16 +53,11 @@ def write_organizations(
         "settings": json.dumps(first.settings),
         "status": json.dumps([outline.status for outline in outlines]),
     }
-    if consensus is not None:
-        attributes |= {"consensus_inputs": consensus.n_inputs, "consensus_bootstrap": consensus.n_bootstrap}
     group = create(folder, attributes)
     _write_axes(group, organizations, outlines)
     moved = np.stack([outline.moved for outline in outlines])
     put(group, "moved", Variable(("input", "iteration", "axis"), moved))
     put(group, "axis", Variable(("axis",), np.array(first.names, dtype=object)))
-    if consensus is not None:
-        for variable_name, variable in _consensus_variables(consensus, first.names[0]).items():
-            put(group, variable_name, variable)
     finish(folder)
 
 
@@ -89,7 +81,7 @@ class _Outline:
             n_levels=max(tree.n_levels for tree in _all_trees(org)),
             n_components=max(points.shape[1] for points in org.coordinates),
             moved=org.moved,
-            status={"settled": org.status.settled, "message": org.status.message, "notes": list(org.status.notes)},
+            status={**asdict(org.status), "notes": list(org.status.notes)},
             settings=questionnaire_to_dict(org.settings),
         )
 
@@ -155,16 +147,6 @@ def _all_trees(org: Organization) -> list[PartitionTree]:
     return [*initial, *(tree for step in org.history for tree in step.trees), *org.trees]
 
 
-def _consensus_variables(consensus: Consensus, name: str) -> dict[str, Variable]:
-    return {
-        "consensus_tree": Variable(("consensus_level", name), consensus.tree.labels),
-        "consensus_affinity": Variable((name, f"{name}_2"), consensus.affinity),
-        "consensus_node": Variable(("folder",), consensus.node),
-        "consensus_share": Variable(("folder",), consensus.share),
-        "consensus_support": Variable(("folder",), consensus.support),
-    }
-
-
 def read_organization(path: Path, i: int) -> Organization:
     """The organization of one input."""
     group = open_group(path, FORMAT)
@@ -187,21 +169,8 @@ def read_organization(path: Path, i: int) -> Organization:
             names, [_initial(group[f"initial_tree_{name}"][i], n) for name, n in zip(names, sizes, strict=True)]
         ),
         history=_history(group, i, names, sizes),
-        status=Status(status["settled"], status["message"], tuple(status["notes"])),
+        status=Status(**{**status, "notes": tuple(status["notes"])}),
         settings=questionnaire_from_dict(json.loads(str(group.attrs["settings"]))),
-    )
-
-
-def read_consensus(path: Path) -> Consensus:
-    """The consensus tree of the first axis over all inputs."""
-    group = open_group(path, FORMAT)
-    return Consensus(
-        tree=PartitionTree(group["consensus_tree"][:]),
-        affinity=np.asarray(group["consensus_affinity"][:]),
-        share=np.asarray(group["consensus_share"][:]),
-        support=np.asarray(group["consensus_support"][:]),
-        n_inputs=int(group.attrs["consensus_inputs"]),
-        n_bootstrap=int(group.attrs["consensus_bootstrap"]),
     )
 
 

@@ -22,8 +22,9 @@ from headtree.questionnaire.organization import Organization
 from headtree.runs.containers import AttrMapping, LazySequence, attr_tree
 from headtree.runs.contents import measured_file
 from headtree.runs.effects_store import read_effects
-from headtree.runs.organization_store import read_consensus, read_organization
+from headtree.runs.organization_store import read_organization
 from headtree.runs.record import Record, read_record
+from headtree.runs.similarity_store import read_similarities
 from headtree.section import Section, read_section
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.store import open_tensor
@@ -108,6 +109,16 @@ class Run:
         return LazySequence(self.n_inputs, lambda i: open_tensor(path, i))
 
     @cached_property
+    def values(self) -> LazySequence[AttentionTensor]:
+        """What was organized and measured, in memory: of scores the centred ones, unless the run is of raw scores.
+
+        Constants that are added to rows of scores, which softmax ignores, are not in them.
+        """
+        attention = self.attention
+        is_centred = self.kind == "scores" and not self.record.settings["raw"]
+        return LazySequence(self.n_inputs, lambda i: attention[i].centred() if is_centred else attention[i].load())
+
+    @cached_property
     def array(self) -> StoredArray:
         """The array of a run made by `headtree organize`."""
         if self.kind != "array":
@@ -126,13 +137,28 @@ class Run:
         return LazySequence(self.n_inputs, lambda i: read_organization(path, i))
 
     @cached_property
-    def consensus(self) -> Consensus:
-        """One tree of heads for all inputs, with the support of its folders (nan for a single input)."""
+    def similarities(self) -> AttrMapping[Consensus]:
+        """For each similarity of heads, the tree that the inputs agree on; families are made of the first.
+
+        The kinds are "attention" (looks alike), "function" (does alike; in runs of a model) and "questionnaire".
+        """
         if self.kind == "array":
             raise InvalidValueError(
                 f"{self.path} is a run of an array, which has no consensus; use run.organization"
             )
-        return read_consensus(self._file("organization.zarr", "organize"))
+        return AttrMapping(read_similarities(self._file("similarity.zarr", "compare")), "similarity")
+
+    @property
+    def consensus(self) -> Consensus:
+        """The tree of heads that families are made of, with the support of its folders (nan for a single input)."""
+        return next(iter(self.similarities.values()))
+
+    @property
+    def values_words(self) -> str:
+        """What was organized and measured: centred scores, raw scores, probabilities, or weighted attention."""
+        if self.kind != "scores":
+            return {"probs": "probabilities", "weighted": "value-weighted attention"}.get(self.kind, self.kind)
+        return "raw scores" if self.record.settings["raw"] else "centred scores"
 
     @cached_property
     def effects(self) -> HeadEffects:
@@ -220,8 +246,8 @@ class Run:
         if self.kind != "array" and self.record.is_done("diagnose"):
             table = self.heads
             grid = np.full((int(table["layer"].max()) + 1, int(table["head"].max()) + 1), np.nan)
-            grid[table["layer"], table["head"]] = table["entropy"]
-            pictures.append(_notebook.heatmap(grid, "entropy of heads: layers down, heads across", 240))
+            grid[table["layer"], table["head"]] = table["structure"]
+            pictures.append(_notebook.heatmap(grid, "structure score of heads: layers down, heads across", 240))
             lines.append("ht.show(run) opens the page here; ht.write_report(run, 'report.html') writes it")
         return _notebook.panel(repr(self), lines, pictures)
 
@@ -251,7 +277,7 @@ def open_run(path: str | PathLike[str]) -> Run:
     >>> run.inputs, run.is_complete
     (('input 0',), True)
     >>> list(run.heads.columns[:4])
-    ['name', 'layer', 'head', 'entropy_0']
+    ['name', 'layer', 'head', 'role']
     """
     folder = checked_path(path)
     return Run(folder, read_record(folder))

@@ -17,7 +17,6 @@ from headtree.questionnaire.organize import organize_array
 from headtree.report.figures import (
     coefficients_by_support,
     distributions,
-    entropy_over_heads,
     haar_basis,
     head_affinity,
     head_map,
@@ -26,6 +25,7 @@ from headtree.report.figures import (
     paraproduct_terms,
     relation,
     save,
+    scores_over_heads,
     tri_haar_coefficients,
 )
 from headtree.runs.run import Run
@@ -84,7 +84,7 @@ def _figures(
     of_scores: Sequence[Evidence],
     matrices: MatrixRegularity | None,
 ) -> dict[str, tuple[Callable[[], Figure], str]]:
-    att, org = run.attention[0].load(), run.organization[0]
+    att, org = run.values[0], run.organization[0]
     first = evidence[0]
     middle, top, bottom = _chosen_heads(first)
     names = [str(att.heads[i]) for i in (middle, top, bottom)]
@@ -92,8 +92,9 @@ def _figures(
     found: dict[str, tuple[Callable[[], Figure], str]] = {
         "fig1_head": (
             lambda: _organized(att, middle),
-            f"Fig. 1: {att.kind} of head {names[0]}, of median entropy, in the original order and organized by "
-            f"itself ({settings}; not cropped). Lines separate folders.{_MISSING if att.mask is not None else ''}",
+            f"Fig. 1: {run.values_words} of head {names[0]}, of median entropy, in the original order and "
+            f"organized by itself ({settings}; not cropped). Lines separate folders."
+            f"{_MISSING if att.mask is not None else ''}",
         )
     }
     if matrices is not None:
@@ -104,7 +105,7 @@ def _figures(
             "regularity.",
         )
     if scores is not None and of_scores and of_scores[0].beyond.softmax is not None:
-        found |= _softmax_figures(scores.attention[0].load(), of_scores, middle)
+        found |= _softmax_figures(scores.values[0], of_scores, middle)
     entropies = np.array([item.measured.entropy for item in evidence[:3]])
     correlation = rank_correlation(first.beyond.variation, first.measured.entropy)
     found |= {
@@ -130,7 +131,7 @@ def _figures(
             "Fig. 4: Haar basis of the heads.",
         ),
         "fig5_entropies": (
-            lambda: entropy_over_heads(entropies, att.heads, run.inputs[:3]),
+            lambda: scores_over_heads(entropies, att.heads, run.inputs[:3], label="ℓ1 entropy"),
             f"Fig. 5: l1 entropy of every head on three inputs, top {first.measured.head_functions} functions.",
         ),
         "fig5_variation": (

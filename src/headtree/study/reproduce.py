@@ -13,7 +13,7 @@ import numpy as np
 from headtree._files import checked_path, write_text
 from headtree.errors import InvalidValueError
 from headtree.measures.invariance import SoftmaxInvariance, softmax_invariance
-from headtree.models.bundled.bundle import NAMES, STAGES, load_bundled
+from headtree.models.bundled.bundle import N_WORDS, NAMES, STAGES, load_bundled
 from headtree.models.capture import capture
 from headtree.pipeline.demo import demo_sources, pretrained_source
 from headtree.pipeline.make_run import Say, make_run, redraw
@@ -85,17 +85,18 @@ def reproduce(
     return target / "claims.md"
 
 
-def into(document: Path, claims: Path) -> None:
-    """Replace the text between two marks of a Markdown document by the claims, without figures.
+def into(document: Path, results: Path, marks: tuple[str, str] = (BEGIN, END)) -> None:
+    """Replace the text between two marks of a Markdown document by the results, without figures.
 
     Headings move one level down.
     """
+    begin, end = marks
     text = document.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
+    if begin not in text or end not in text:
         raise InvalidValueError(
-            f"{document} must have the lines {BEGIN!r} and {END!r}, which mark where the claims go"
+            f"{document} must have the lines {begin!r} and {end!r}, which mark where the results go"
         )
-    paragraphs = claims.read_text(encoding="utf-8").strip().split("\n\n")
+    paragraphs = results.read_text(encoding="utf-8").strip().split("\n\n")
     after_figure = {i + 1 for i, paragraph in enumerate(paragraphs) if paragraph.startswith("![")}
     chosen = [
         f"#{paragraph}" if paragraph.startswith("#") else paragraph
@@ -103,8 +104,8 @@ def into(document: Path, claims: Path) -> None:
         if not paragraph.startswith("![") and i not in after_figure
     ]
     body = "\n\n".join(chosen)
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    write_text(document, f"{before}{BEGIN}\n\n{body}\n\n{END}{after}")
+    before, after = text.split(begin)[0], text.split(end)[1]
+    write_text(document, f"{before}{begin}\n\n{body}\n\n{end}{after}")
 
 
 # -- runs --------------------------------------------------------------------------------------------------------
@@ -133,7 +134,9 @@ def _network(name: str, target: Path, n_inputs: int, sensitivity: bool, say: Say
 
 
 def _made(source: ModelSource, path: Path, say: Say | None, sensitivity: bool = False) -> Run:
-    return make_run(source, path, sensitivity=sensitivity, draw=False, say=_of_run(path, say))
+    """A run as the paper has it: of raw scores, with what softmax cannot see."""
+    raw = source.kind == "scores"
+    return make_run(source, path, raw=raw, sensitivity=sensitivity, draw=False, say=_of_run(path, say))
 
 
 def _of_run(path: Path, say: Say | None) -> Say | None:
@@ -154,7 +157,7 @@ def _apart(networks: Sequence[_Network]) -> list[_Network]:
 
 def _source(name: str, n_inputs: int) -> ModelSource:
     if name in NAMES:
-        return demo_sources(n_inputs)[name]
+        return demo_sources(n_inputs, tokens=N_WORDS)[name]
     if name == "minilm":
         return pretrained_source(n_inputs)
     raise InvalidValueError(
@@ -176,7 +179,7 @@ def _result(network: _Network, target: Path) -> NetworkResult:
         measured / "matrices.json",
         [*origin_of(network.run), questionnaire_to_dict(SETTINGS)],
         MatrixRegularity,
-        lambda: matrix_regularity(network.run.attention[0]),
+        lambda: matrix_regularity(network.run.values[0]),
     )
     of_scores = {finding.claim.key: finding for finding in findings(network.name, scores)} if scores else {}
     found = [
@@ -214,7 +217,7 @@ def _evidence(run: Run, folder: Path) -> tuple[Evidence, ...]:
 
 
 def _beyond(run: Run, i: int, head_functions: int) -> ClaimNumbers:
-    return measure_beyond(run.attention[i].load(), run.organization[i], head_functions)
+    return measure_beyond(run.values[i], run.organization[i], head_functions)
 
 
 def _pairs(results: Sequence[NetworkResult]) -> list[Finding]:
@@ -264,7 +267,7 @@ def _about(network: _Network) -> str:
         "" if network.scores is run else "; scores for claims about the input of softmax" if network.scores else ""
     )
     return (
-        f"{Path(str(model)).name}: {run.kind} of {heads} heads, {queries} × {keys} tokens, {run.n_inputs} "
+        f"{Path(str(model)).name}: {run.values_words} of {heads} heads, {queries} × {keys} tokens, {run.n_inputs} "
         f"inputs{also}.{_about_mask(run)} Questionnaire: {settings}."
     )
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from headtree import _checks, _notebook
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.tensor.filling import Filled, fill, finite_logarithms
+from headtree.tensor.filling import Filled, centre_rows, fill, finite_logarithms
+from headtree.tensor.hidden_mask import check_future_keys
 from headtree.tensor.stored_array import StoredArray
 
 Kind = Literal["scores", "probs", "weighted"]
@@ -244,6 +245,32 @@ class AttentionTensor:
             )
         att = self.load()
         return finite_logarithms(_checks.real_tensor(att.values, "att.values").double(), att.mask)
+
+    def centred(self) -> AttentionTensor:
+        """Scores without what softmax cannot see: each row minus the mean over its allowed keys, in memory.
+
+        Softmax ignores a constant that is added to a row, so such constants say nothing about attention; but they
+        can dominate the size of scores and their distances. Missing entries stay missing. Attention sinks are
+        dropped, since their logits are not shifted along: take probabilities of the tensor itself.
+
+        Examples
+        --------
+        >>> att = AttentionTensor.from_array([[[1.0, 3.0], [104.0, 100.0]]])
+        >>> att.centred().block().tolist()
+        [[[-1.0, 1.0], [2.0, -2.0]]]
+        """
+        if self.kind != "scores":
+            raise InvalidValueError(
+                f"centred needs scores (kind='scores'), got kind={self.kind!r}; what leaves softmax is free of "
+                "constants already"
+            )
+        att = self.load()
+        if att.provenance.get("centred"):
+            return att
+        check_future_keys(att)
+        values = _checks.real_tensor(att.values, "att.values")
+        values = centre_rows(values, None if att.mask is None else torch.as_tensor(att.mask))
+        return replace(att, values=values, sinks=None, provenance={**att.provenance, "centred": True})
 
     def take(self, heads: Any) -> AttentionTensor:
         """Some heads of the tensor, in memory; of a tensor on disk only these are read.

@@ -32,6 +32,17 @@ def fill(
     return Filled(_checks.full_tensor(values, "att.values"), int(mask.sum()))
 
 
+def centre_rows(
+    values: Float[Tensor, "head query key"], mask: Bool[Tensor, "head query key"] | None
+) -> Float[Tensor, "head query key"]:
+    """Each row minus the mean of its present entries, computed in float64; masked entries are 0."""
+    if mask is None:
+        return (values.double() - values.double().mean(dim=2, keepdim=True)).to(values.dtype)
+    present = values.double().masked_fill(mask, 0)
+    centred = present - present.sum(dim=2, keepdim=True) / (~mask).sum(dim=2, keepdim=True).clamp(min=1)
+    return centred.masked_fill(mask, 0).to(values.dtype)
+
+
 def _row_means(
     values: Float[Tensor, "head query key"], mask: Bool[Tensor, "head query key"]
 ) -> Float[Tensor, "head query 1"]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from jaxtyping import Int
 
+from headtree._threads import for_each_task
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
-
-
-def meeting_sizes(tree: PartitionTree) -> Int[np.ndarray, "leaf leaf"]:
-    """Size of the smallest folder that contains both leaves: the tree as an ultrametric (1 on the diagonal)."""
-    sizes = np.full((tree.n_leaves, tree.n_leaves), tree.n_leaves)
-    for labels in tree.labels[1:]:
-        together = labels[:, None] == labels[None, :]
-        sizes = np.where(together, np.bincount(labels)[labels][:, None], sizes)
-    return sizes
 
 
 def tree_distance(a: PartitionTree, b: PartitionTree) -> float:
@@ -53,4 +46,26 @@ def tree_distance(a: PartitionTree, b: PartitionTree) -> float:
     n = a.n_leaves
     if n == 1:
         return 0.0
-    return float(np.abs(meeting_sizes(a) - meeting_sizes(b)).sum() / (n * (n - 1) * n))
+    differences = np.zeros(n, dtype=np.int64)
+    for_each_task(_add_differences, n, *_by_leaf(a), *_by_leaf(b), differences)
+    return float(2 * differences.sum() / (n * (n - 1) * n))
+
+
+def _by_leaf(tree: PartitionTree) -> tuple[Int[np.ndarray, "leaf level"], Int[np.ndarray, "leaf level"]]:
+    """The folder of each leaf on each level, and that folder's size."""
+    sizes = np.stack([np.bincount(labels)[labels] for labels in tree.labels], axis=1)
+    return np.ascontiguousarray(tree.labels.T), sizes
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _add_differences(leaf, labels_a, sizes_a, labels_b, sizes_b, total):  # type: ignore[no-untyped-def]
+    """Sum over all later leaves of the difference of the sizes of the smallest common folders."""
+    for other in range(leaf + 1, len(labels_a)):
+        level = 1
+        while level < labels_a.shape[1] and labels_a[leaf, level] == labels_a[other, level]:
+            level += 1
+        in_a = sizes_a[leaf, level - 1]
+        level = 1
+        while level < labels_b.shape[1] and labels_b[leaf, level] == labels_b[other, level]:
+            level += 1
+        total[leaf] += abs(in_a - sizes_b[leaf, level - 1])

@@ -15,12 +15,12 @@ from headtree.measures.heads.columns import Averages, Column, averages
 from headtree.measures.heads.from_model import ModelTables, model_tables
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.patterns import pattern_columns
-from headtree.measures.heads.probabilities import checked_tensors
 from headtree.measures.heads.roles import Roles, RoleTables, checked_least, role_tables, roles_from
 from headtree.measures.heads.rollout import rollout_columns
 from headtree.models.relevance import Target
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.probabilities import checked_tensors
 
 if TYPE_CHECKING:
     from pandas import DataFrame

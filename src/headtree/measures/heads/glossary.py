@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from headtree.measures.heads.ranking_evidence import good_for
 
 
 @dataclass(frozen=True)
@@ -156,3 +159,66 @@ OF_LAYERS = {
         "Shi et al. 2022, arXiv 2202.08625; Cai and Wang 2020, arXiv 2006.13318",
     ),
 }
+
+_STRUCTURE = (
+    "l1 norm of the 400 coarsest Haar coefficients of the head's probabilities on the trees of queries and keys"
+)
+
+#: Columns that a run adds to the table of heads, in order.
+OF_RUNS = {
+    "role": Definition(
+        "what most of the head's attention beyond chance goes to; empty if no kind of token has that much",
+        "Clark et al. 2019; Voita et al. 2019",
+    ),
+    "leaning": Definition("the role, or the one that the head clearly prefers without giving it most", "headtree"),
+    "family": Definition(
+        "number of the family of heads that are alike on other inputs too; -1 for a head in none", "headtree"
+    ),
+    "family_support": Definition(
+        "how much of the family other inputs put together, beyond chance; 1 if they show it exactly",
+        "after Lemoine et al. 2018; Cohen 1960",
+    ),
+    "effect": Definition(
+        "change of the loss per prediction if the head is ablated; positive if the head helps",
+        "Michel et al. 2019, arXiv 1905.10650",
+    ),
+    "effect_error": Definition("standard error of the effect over inputs", "headtree"),
+    "structure": Definition(
+        f"structure score: {_STRUCTURE}, mean over inputs; in the paper, l1 entropy of Haar coefficients",
+        "[OA], eq. 21",
+    ),
+    "structure_rank": Definition("rank of the structure score; 1 for the largest", "[OA], table 1"),
+    "structure_N": Definition("structure score on input N", "[OA], eq. 21"),
+    "haar_entropy": Definition(
+        "the paper's measure of what was organized: the same norm of centred scores, or with --raw of raw ones",
+        "[OA], eq. 21",
+    ),
+    "haar_entropy_relative": Definition(
+        "Haar entropy divided by the norm; it can be compared between networks", "after [OA], eq. 21"
+    ),
+    "coordinate_N": Definition(
+        "diffusion coordinates of the head, by the similarity that families are made of", "Coifman and Lafon 2006"
+    ),
+    "place_in_tree": Definition("place of the head in the order of the tree of heads", "headtree"),
+    "norm": Definition("root of the sum of squares of what was organized, mean over inputs", "headtree"),
+    "exponent": Definition(
+        "mixed Hölder exponent on the learned trees; larger if the head is smoother on them", "[OA], section 2"
+    ),
+    "exponent_given": Definition("the same on dyadic trees over the original order", "headtree"),
+    "top_count": Definition(
+        "on how many inputs the head is among those of highest structure score", "[OA], table 1"
+    ),
+    "bottom_count": Definition(
+        "on how many inputs the head is among those of lowest structure score", "[OA], table 1"
+    ),
+}
+
+
+def explained(column: str) -> str:
+    """What a column of the table of heads means, and what it is good for; "" for one that needs no words."""
+    name = re.sub(r"^(structure|coordinate)_\d+$", r"\1_N", column)
+    known = {**OF_HEADS, **OF_RUNS}.get(name)
+    if known is None:
+        return ""
+    meaning = f"{known.meaning[:1].upper()}{known.meaning[1:]}."
+    return " ".join(filter(None, (meaning, good_for(column))))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from headtree import _checks
 from headtree.errors import HeadtreeError, InvalidValueError
-from headtree.measures.heads.probabilities import head_blocks
 from headtree.measures.heads.token_relations import query_positions
 from headtree.models import facts
 from headtree.models.graph.head_weights import weights_of
@@ -20,6 +19,7 @@ from headtree.models.quantized import dequantized
 from headtree.models.view import as_view
 from headtree.models.watching.collect import PreparedInputs
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.probabilities import head_blocks
 
 #: Minimum length of the repeated sequence.
 _MIN_TOKENS = 4

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError
-from headtree.measures.heads.probabilities import HeadBlock, head_blocks
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.probabilities import HeadBlock, head_blocks
 
 
 def doubly_normalized(att: AttentionTensor, n_iter: int = 1) -> AttentionTensor:

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headtree._threads import one_thread
 from headtree.measures.heads.columns import Column
-from headtree.measures.heads.probabilities import HeadBlock, by_queries, head_block, head_blocks
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.filling import logarithms
+from headtree.tensor.probabilities import HeadBlock, by_queries, head_block, head_blocks
 
 _ONE_KEY = "no query may choose between two keys"
 #: Up to this number of tokens, computing all singular values is faster than iterating for two of them.
@@ -114,7 +115,8 @@ def _two_largest(a: Float[Tensor, "head query key"]) -> Float[Tensor, "head 2"]:
     """σ₁ and σ₂ from the eigenvalues of the smaller Gram matrix in float64: accurate to 1e-8 of σ₁."""
     a = a.double()
     gram = a @ a.mT if a.shape[1] <= a.shape[2] else a.mT @ a
-    squares = torch.linalg.eigvalsh(gram).clamp(min=0).flip(1)
+    with one_thread():
+        squares = torch.linalg.eigvalsh(gram).clamp(min=0).flip(1)
     return torch.nn.functional.pad(squares, (0, 1))[:, :2].sqrt()
 
 

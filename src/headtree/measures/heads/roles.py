@@ -14,9 +14,9 @@ from torch import Tensor
 from headtree import _checks
 from headtree.errors import InvalidValueError
 from headtree.measures.heads.columns import Averages, Column, averages
-from headtree.measures.heads.probabilities import HeadBlock, checked_tensors, head_blocks
 from headtree.measures.heads.token_relations import relations
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.probabilities import HeadBlock, checked_tensors, head_blocks
 
 #: The roles in words. A head is named after a narrow role if possible, because the broad roles contain narrow ones.
 NARROW = {

@@ -12,9 +12,9 @@ from torch import Tensor
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.heads.columns import Column
 from headtree.measures.heads.patterns import layers_of
-from headtree.measures.heads.probabilities import head_block
 from headtree.measures.heads.token_relations import query_positions
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.probabilities import head_blocks
 
 
 def attention_rollout(att: AttentionTensor, *, own: float = 0.5) -> Float[Tensor, "layer query key"]:
@@ -69,8 +69,12 @@ def _rolled_layers(att: AttentionTensor, own: float) -> Iterator[Float[Tensor, "
 def mean_attention(att: AttentionTensor, heads: list[int]) -> Float[Tensor, "query key"]:
     """Mean attention of the heads with these indices."""
     total = torch.zeros(att.shape[1:], dtype=torch.float64)
-    for index in heads:
-        total += head_block(att, slice(index, index + 1)).probs[0]
+    first, end = heads[0], heads[-1] + 1
+    together = [slice(first, end)] if heads == list(range(first, end)) else [slice(i, i + 1) for i in heads]
+    for some in together:
+        for block in head_blocks(att, some):
+            for probs in block.probs:
+                total += probs
     return total / len(heads)
 
 

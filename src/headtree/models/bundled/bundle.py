@@ -24,6 +24,10 @@ from headtree.models.bundled.word_tokenizer import WordTokenizer
 
 NAMES = ("txl", "vit")
 STAGES = ("initial", "early", "middle", "late", "trained")
+#: Number of sample inputs of each network.
+N_SAMPLES = 40
+#: Number of words in each sample passage of txl.
+N_WORDS = 256
 
 
 def networks_folder() -> Path:
@@ -41,14 +45,14 @@ class MissingBundleError(HeadtreeError, FileNotFoundError):
 
 @dataclass(frozen=True, eq=False)
 class BundledNetwork:
-    """A small network of the paper's shape, with ten inputs that were not in its training data.
+    """A small network of the paper's shape, with 40 inputs that were not in its training data.
 
     Examples
     --------
     >>> import headtree as ht
     >>> network = ht.load_bundled("txl")
     >>> network
-    BundledNetwork('txl', trained, 10 inputs)
+    BundledNetwork('txl', trained, 40 inputs)
     >>> network.tokens[0][:4]  # the first words of the first passage
     ('=', 'Robert', '<unk>', '=')
     >>> atts = ht.capture(network.model, inputs=network.inputs[:1], tokenizer=network.tokenizer, layers=[0])
@@ -89,11 +93,11 @@ def load_bundled(name: str, stage: str = "trained", *, folder: str | PathLike[st
     >>> import headtree as ht
     >>> network = ht.load_bundled("vit")
     >>> len(network.inputs), network.inputs[0]["pixel_values"].shape
-    (10, torch.Size([1, 3, 224, 224]))
+    (40, torch.Size([1, 3, 224, 224]))
     >>> [network.classes[label] for label in network.labels[:3]]
     ['airplane', 'automobile', 'bird']
     >>> ht.load_bundled("vit", "initial")  # the same network before training
-    BundledNetwork('vit', initial, 10 inputs)
+    BundledNetwork('vit', initial, 40 inputs)
     """
     if name not in NAMES:
         raise InvalidValueError(f"name must be one of {', '.join(map(repr, NAMES))}, got {name!r}")

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedSite, matched_sites
+from headtree.models.graph.attention_calls import TracedSite, traced_calls
 from headtree.models.graph.forward_graph import PRODUCTS, Graph, Kept, Node, Position, Ref, Trace, aten, trace
 from headtree.models.graph.head_weights import entering_projection
 from headtree.models.graph.output_sites import OutputSite
@@ -116,10 +116,12 @@ def _by_head(value: Tensor) -> Float[Tensor, "head row column"]:
 
 def find_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
     """The places of every selected attention call, by the number of its site; the view must be ready."""
-    outputs = prepared.view.output_sites(prepared.plan, prepared.selection.sites)  # refuses what cannot be told
+    outputs = prepared.view.output_sites(prepared.plan, prepared.selection.sites)
+    for i in prepared.selection.sites:
+        outputs[i].check_rows()
     traced = prepared.view.traced(prepared.plan)
-    sites = matched_sites(traced, prepared.plan.sites, type(prepared.model).__name__)
-    return {i: _places(traced.graph, sites[i], outputs[i]) for i in prepared.selection.sites}
+    calls = traced_calls(traced, prepared.plan, type(prepared.model).__name__)
+    return {i: _places(traced.graph, calls[i], outputs[i]) for i in prepared.selection.sites}
 
 
 def _places(graph: Graph, site: TracedSite, output: OutputSite) -> CallPlaces:

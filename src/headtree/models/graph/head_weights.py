@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedSite, matched_sites
+from headtree.models.graph.attention_calls import TracedSite, traced_calls
 from headtree.models.graph.forward_graph import Graph, Node, Ref, aten
 from headtree.models.graph.linearize import LinearMap
 from headtree.models.watching.collect import PreparedInputs
@@ -62,15 +62,16 @@ def weights_of(prepared: PreparedInputs) -> list[HeadWeights]:
             "tokens; they are the same without it, so leave it out"
         )
     traced = prepared.view.traced(plan)
-    sites = matched_sites(traced, plan.sites, type(prepared.model).__name__)
-    other = next((site for site in sites if site.softmax is None), None)
+    calls = traced_calls(traced, plan, type(prepared.model).__name__)
+    sites = {i: calls[i] for i in prepared.selection.sites}
+    other = next((site for site in calls.all() if site.softmax is None), None)
     if other is not None:
         raise InvalidValueError(
             f"the weights of {other.module or 'the model'} are unknown, because its attention was described with "
             "register_attention; weights are found only around a softmax between products of queries, keys and "
             "values"
         )
-    finder = ProjectionFinder(traced.graph, sites)
+    finder = ProjectionFinder(traced.graph, calls.all())
     return [
         HeadWeights(
             plan.sites[i].name,
@@ -156,14 +157,23 @@ class ProjectionFinder:
         n_heads, _, n_features = mixed.shape
         return torch.eye(n_heads * n_features).to(mixed).reshape(n_heads, n_features, -1)
 
-    def output_projection(self, site: TracedSite) -> OutputProjection | None:
-        """The projection after probs @ values; None if there is none."""
-        projection = self._after(site.mix)
+    def output_projection(self, site: TracedSite, n_windows: int = 1) -> OutputProjection | None:
+        """The projection after probs @ values; None if there is none.
+
+        With several windows per input, their heads follow each other in the product and share rows.
+        """
+        projection = self.projection_after(site)
         if projection is None:
             return None
         node, matrix = projection
-        rows = _rows(self.graph, Ref(site.mix), node)
-        if rows.unique().numel() != rows.numel() or rows.min() < 0 or rows.max() >= len(matrix):
+        by_window = _rows(self.graph, Ref(site.mix), node).unflatten(0, (n_windows, -1))
+        rows = by_window[0]
+        if (
+            not bool((by_window == rows).all())
+            or rows.unique().numel() != rows.numel()
+            or rows.min() < 0
+            or rows.max() >= len(matrix)
+        ):
             raise InvalidValueError(
                 f"the heads of {site.module or 'the model'} are mixed before the output projection, so none of its "
                 "rows belong to a single head; weights per head are not defined for this model"
@@ -195,9 +205,9 @@ class ProjectionFinder:
                     queue.append(ref.node)
         return found
 
-    def _after(self, start: int) -> tuple[Node, Tensor] | None:
+    def projection_after(self, site: TracedSite) -> tuple[Node, Tensor] | None:
         """The first projection after probs @ values; None if it is the input projection of another call."""
-        seen, queue = {start}, [start]
+        seen, queue = {site.mix}, [site.mix]
         found = {}
         while queue:
             index = queue.pop()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,14 +21,24 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedSite, matched_sites
-from headtree.models.graph.forward_graph import Position, Positions, Ref, Trace, math_attention
+from headtree.models.graph.attention_calls import TracedCalls, traced_calls
+from headtree.models.graph.forward_graph import (
+    Kept,
+    Position,
+    Positions,
+    Ref,
+    Trace,
+    math_attention,
+    trace,
+)
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
+from headtree.models.inputs import ModelInput, join
 from headtree.models.module_stack import ModuleStack
 from headtree.models.watching.probe import AttentionPlan
 
-#: Receives z (batch, token, head, feature) and returns what replaces it, in the same shape; None: nothing does.
+#: Receives z (batch, token, head, feature) and returns what replaces it, in the same shape; None: nothing does. The
+#: tokens of an input that is attended to in windows are those of its first window, then of the second, and so on.
 Edit = Callable[[Tensor], Tensor | None]
 
 
@@ -37,17 +47,68 @@ class OutputSite:
     """Where the heads of one attention call hand over their outputs."""
 
     name: str  #: path of the attention module
-    mix: Position  #: the product probs @ values
+    products: tuple[ProductPoint, ...]  #: probs @ values; several if the same probs multiply several values
+    n_windows: int  #: in which the heads attend within one input
     n_heads: int
     n_features: int  #: of a head's output
     n_queries: int  #: in the trace
     hook: HookPoint | None  #: None: only the product itself can be intercepted
     projection: OutputProjection | None  #: None: heads write side by side, without a projection
+    mixed: str = ""  #: why no rows of a projection belong to single heads, if so
+
+    @property
+    def mix(self) -> Position:
+        """The first product probs @ values."""
+        return self.products[0].position
+
+    def check_rows(self) -> None:
+        """Raise an error unless what each head writes follows from its own rows of the output projection."""
+        if self.mixed:
+            raise InvalidValueError(self.mixed)
+
+    def by_input(self, edit: Edit) -> Edit:
+        """An edit of outputs in which each window is an input of its own."""
+
+        def edited(z: Tensor) -> Tensor | None:
+            if self.n_windows == 1 or z.shape[0] % self.n_windows:
+                return edit(z)
+            after = edit(z.reshape(z.shape[0] // self.n_windows, -1, *z.shape[2:]))
+            return None if after is None else after.reshape(z.shape)
+
+        return edited
 
     @cached_property
     def matrix(self) -> Float[Tensor, "head feature width"] | None:
         """W_O of every head; None without a projection."""
+        self.check_rows()
         return None if self.projection is None else self.projection.matrix[self.projection.rows]
+
+
+@dataclass(frozen=True)
+class ProductPoint:
+    """A product probs @ values, whose first axis has the heads of all inputs of a batch."""
+
+    position: Position
+    n_windows: int
+    n_heads: int
+    heads_first: bool | None  #: whether inputs follow each other within each head, or heads within each input
+
+    def read(self, product: Tensor, name: str) -> Float[Tensor, "batch token head feature"]:
+        """The outputs of the heads in the product; windows are inputs of their own."""
+        n_inputs, rest = divmod(product.shape[0], self.n_windows * self.n_heads)
+        if rest or (n_inputs != 1 and self.heads_first is None):
+            raise InvalidValueError(
+                f"the heads of {name} can be told apart only in a single input, got a batch of "
+                f"{n_inputs}; pass one input at a time"
+            )
+        if self.heads_first:
+            return product.reshape(self.n_heads, -1, *product.shape[1:]).permute(1, 2, 0, 3)
+        return product.reshape(-1, self.n_heads, *product.shape[1:]).transpose(1, 2)
+
+    def written(self, z: Float[Tensor, "batch token head feature"]) -> Tensor:
+        """The product with other outputs of the heads."""
+        rows = z.permute(2, 0, 1, 3) if self.heads_first else z.transpose(1, 2)
+        return rows.flatten(0, 1).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,35 +168,87 @@ def find_output_sites(
     traced: Trace, plan: AttentionPlan, model: nn.Module, chosen: Iterable[int]
 ) -> dict[int, OutputSite]:
     """Where the heads of some attention calls of a plan hand over their outputs, by the numbers of the calls."""
-    if plan.from_outputs:
-        raise InvalidValueError(
-            f"the attention of {type(model).__name__} is known only from its outputs, not from the modules that "
-            "compute it, so what its heads write cannot be told apart; describe these modules with "
-            "register_attention"
-        )
-    sites = matched_sites(traced, plan.sites, type(model).__name__)
-    chosen = list(chosen)
-    described = next((sites[i] for i in chosen if sites[i].softmax is None), None)
+    calls, chosen = traced_calls(traced, plan, type(model).__name__), list(chosen)
+    sites = {i: calls.product(i) for i in chosen}
+    described = next((site for site in sites.values() if site.softmax is None), None)
     if described is not None:
         raise InvalidValueError(
             f"the attention of {described.module or 'the model'} was described with register_attention, so what "
             "its single heads write is unknown; this works only where a softmax is multiplied by values"
         )
-    finder = ProjectionFinder(traced.graph, sites)
-    return {i: _output_site(traced, finder, plan.sites[i].name, sites[i], plan.sites[i].shape) for i in chosen}
+    finder = ProjectionFinder(traced.graph, calls.all())
+    found = {i: _output_site(traced, finder, calls, i) for i in chosen}
+    if any(site.hook is None for site in found.values()):
+        found = _with_batches(found, traced, model, plan.probe)
+    return found
 
 
-def _output_site(
-    traced: Trace, finder: ProjectionFinder, name: str, site: TracedSite, shape: tuple[int, int, int, int]
-) -> OutputSite:
-    graph = traced.graph
-    position = graph.nodes[site.mix].position
-    if position is None:
-        raise RuntimeError("a product inside a forward pass has a position")
-    projection = finder.output_projection(site)
-    hook = None if projection is None else _hook_point(traced, projection, shape[2])
+def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i: int) -> OutputSite:
+    graph, known, site = traced.graph, calls.known[i], calls.product(i)
+    n_windows, n_heads, n_queries, _ = known.shape
+    projection, mixed = None, ""
+    try:
+        projection = finder.output_projection(calls[i], n_windows)
+    except InvalidValueError as error:
+        mixed = str(error)
+    if projection is not None:
+        _check_whole(finder, calls, i, projection)
+    hook = None if projection is None else _hook_point(traced, projection, n_queries)
+    mixes = [graph.nodes[index] for index in site.mixes]
+    if hook is None and any(mix.values[0].shape[0] != n_windows * n_heads for mix in mixes):
+        raise InvalidValueError(
+            f"the heads of {known.name} cannot be told apart where their probs are multiplied by values: there are "
+            f"{len(mixes[0].values[0])} products for {n_windows * n_heads} heads; select other layers, or describe "
+            "the module with register_attention"
+        )
+    points = tuple(
+        ProductPoint(mix.position, n_windows, n_heads, None) for mix in mixes if mix.position is not None
+    )
     n_features = graph.value(Ref(site.mix)).shape[-1]
-    return OutputSite(name, position, shape[1], n_features, shape[2], hook, projection)
+    return OutputSite(known.name, points, n_windows, n_heads, n_features, n_queries, hook, projection, mixed)
+
+
+def _check_whole(finder: ProjectionFinder, calls: TracedCalls, i: int, projection: OutputProjection) -> None:
+    """Refuse heads that also attend in a form that is not captured, and write that by another product with W_O."""
+    for other in calls.beside(i):
+        after = finder.projection_after(other)
+        if after is not None and after[0] is not projection.node and _same_memory(after[1], projection.matrix):
+            raise InvalidValueError(
+                f"the heads of {calls.known[i].name} also attend in a form that is not captured, and "
+                "write through the same output projection, so they cannot be taken out as a whole; select "
+                "other layers, or another part"
+            )
+
+
+def _same_memory(ours: Tensor, theirs: Tensor) -> bool:
+    return ours.data_ptr() == theirs.data_ptr() and ours.shape == theirs.shape
+
+
+def _with_batches(
+    sites: Mapping[int, OutputSite], traced: Trace, model: nn.Module, probe: ModelInput
+) -> dict[int, OutputSite]:
+    """The sites, with the order of inputs and heads in their products, seen on a batch of twice the same input."""
+    wanted = {point.position for site in sites.values() if site.hook is None for point in site.products}
+    try:
+        twice = trace(model, ModelInput(*join([probe, probe])), kept=Kept(results=wanted)).graph.by_position
+    except (RuntimeError, ValueError, TypeError, IndexError):  # a model that reads one input at a time
+        return dict(sites)
+
+    def seen(point: ProductPoint) -> ProductPoint:
+        once, both = traced.graph.by_position[point.position].values[0], twice.get(point.position)
+        if point.position not in wanted or both is None or both.values[0].shape[1:] != once.shape[1:]:
+            return point
+        if _close(both.values[0], once.repeat(2, 1, 1)):
+            return replace(point, heads_first=False)
+        is_heads_first = point.n_windows == 1 and _close(both.values[0], once.repeat_interleave(2, dim=0))
+        return replace(point, heads_first=True) if is_heads_first else point
+
+    return {i: replace(site, products=tuple(map(seen, site.products))) for i, site in sites.items()}
+
+
+def _close(ours: Tensor, theirs: Tensor) -> bool:
+    limit = 1e-4 if ours.dtype.itemsize > 2 else 3e-2
+    return ours.shape == theirs.shape and bool((ours - theirs).abs().max() <= limit * theirs.abs().max())
 
 
 def _hook_point(traced: Trace, projection: OutputProjection, n_queries: int) -> HookPoint | None:
@@ -191,7 +304,7 @@ def intercepting(
         Whether the block begins inside the model's forward method.
     """
     seen: set[int] = set()
-    noted = {i: _noting(edit, i, seen) for i, edit in edits.items()}
+    noted = {i: sites[i].by_input(_noting(edit, i, seen)) for i, edit in edits.items()}
     hooked = [(sites[i], edit) for i, edit in noted.items() if sites[i].hook is not None]
     others = [(sites[i], edit) for i, edit in noted.items() if sites[i].hook is None]
     with ExitStack() as stack:
@@ -204,7 +317,8 @@ def intercepting(
             stack.enter_context(watched.watching())
             if is_running:
                 watched.assume_running()
-            stack.enter_context(_MixEditor(Positions(watched), {site.mix: (site, edit) for site, edit in others}))
+            points = {point.position: (site, point, edit) for site, edit in others for point in site.products}
+            stack.enter_context(_MixEditor(Positions(watched), points))
         yield
 
 
@@ -310,10 +424,13 @@ def _hooks(model: nn.Module, hooked: Sequence[tuple[OutputSite, Edit]]) -> Itera
             handle.remove()
 
 
+_ProductEdit = tuple[OutputSite, ProductPoint, Edit]
+
+
 class _MixEditor(TorchDispatchMode):
     """Passes the results of some products probs @ values through functions."""
 
-    def __init__(self, positions: Positions, edits: Mapping[Position, tuple[OutputSite, Edit]]) -> None:
+    def __init__(self, positions: Positions, edits: Mapping[Position, _ProductEdit]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.positions, self.edits = positions, edits
 
@@ -324,14 +441,9 @@ class _MixEditor(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if found is None or _unedited.get():
             return result
-        site, edit = found
-        if len(result) != site.n_heads:
-            raise InvalidValueError(
-                f"the heads of {site.name} can be told apart only in a single input, got a batch of "
-                f"{len(result) // site.n_heads}; pass one input at a time"
-            )
-        z = edit(result.transpose(0, 1)[None])
-        return result if z is None else z[0].transpose(0, 1).to(result.dtype).contiguous()
+        site, point, edit = found
+        z = edit(point.read(result, site.name))
+        return result if z is None else point.written(z).to(result.dtype)
 
 
 def head_writes(site: OutputSite, z: Float[Tensor, "... head feature"]) -> Float[Tensor, "... head width"]:

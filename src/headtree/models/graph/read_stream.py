@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedSite, matched_sites
+from headtree.models.graph.attention_calls import TracedSite, traced_calls
 from headtree.models.graph.forward_graph import (
     Graph,
     Position,
@@ -55,19 +55,14 @@ def locate_stream(prepared: PreparedInputs) -> LocatedStream:
         raise InvalidValueError(
             "part must be a stack of layers with its own residual stream, got 'cross'; pass 'encoder' or 'decoder'"
         )
-    if plan.from_outputs:
-        raise InvalidValueError(
-            "the attention of this model is known only from its outputs, not from the modules that compute it; "
-            "describe these with register_attention"
-        )
     if all(plan.sites[i].shape[2] < 2 for i in prepared.selection.sites):
         raise InvalidValueError(
             "input 0 must have at least 2 tokens, or there is nothing to compare; pass longer inputs"
         )
     traced = prepared.view.traced(plan)
-    sites = matched_sites(traced, plan.sites, type(prepared.model).__name__)
-    of_part = tuple(sites[i] for i in prepared.selection.layers)
-    return LocatedStream(prepared, traced, find_stream(traced, of_part, sites), of_part)
+    calls = traced_calls(traced, plan, type(prepared.model).__name__)
+    of_part = tuple(calls[i] for i in prepared.selection.layers)
+    return LocatedStream(prepared, traced, find_stream(traced, of_part, calls.all()), of_part)
 
 
 class _Look(NamedTuple):

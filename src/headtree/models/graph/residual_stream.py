@@ -122,6 +122,8 @@ def find_stream(trace: Trace, sites: Sequence[TracedSite], all_sites: Sequence[T
     chain = [_with_roles(graph, each, all_sites) for each in chain]
     _check_sites(chain, sites)
     layers = _layers(chain, sites)
+    if not layers:  # its keys come from another stream
+        raise InvalidValueError(_no_stream_message(sites[0].module))
     start = chain[0].skip.ref
     shape = tuple(graph.value(start).shape)
     n_tokens = graph.value(sites[0].query).shape[-2]

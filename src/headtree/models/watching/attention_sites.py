@@ -34,6 +34,8 @@ class AttentionSite:
     has_sinks: bool = False
     #: place of its layer in the model's own stack of layers, which may have others without attention between
     depth: int | None = None
+    #: the innermost module that was running, and the number of its earlier calls in the pass; None if none was
+    place: tuple[str, int] | None = None
 
 
 def is_attention_like(module: nn.Module, name: str) -> bool:

@@ -23,6 +23,7 @@ from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.hidden_mask import future_keys
 
 if TYPE_CHECKING:
     from headtree.models.view import ModelView
@@ -287,14 +288,15 @@ class _Collector:
             norms = prepared.view.value_norms(prepared, item)[:, None, prepared.window[1]]
             self.values *= norms.to(self.values)
         queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
+        mask = self._mask()
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
             queries=queries[prepared.window[0]],
             keys=keys[prepared.window[1]],
             kind=prepared.kind,
-            mask=self._mask(),
-            provenance={**prepared.provenance, **item.about},
+            mask=mask,
+            provenance={**prepared.provenance, **item.about, **self._causal(mask)},
             sinks=self._all_sinks(),
         )
 
@@ -311,6 +313,13 @@ class _Collector:
                 start = self.prepared.selection.start(site)
                 full[start : start + len(self.prepared.selection.heads[site])] = mask
         return full
+
+    def _causal(self, mask: Tensor | None) -> dict[str, bool]:
+        """Whether the whole mask hides every key after the query, for the provenance."""
+        if mask is None or self.prepared.window != (slice(None), slice(None)):
+            return {}
+        future = future_keys(*mask.shape[1:])
+        return {"causal": True} if future.any() and bool((mask.cpu() | ~future).all()) else {}
 
     def _all_sinks(self) -> Tensor | None:
         if not self.sinks:

@@ -7,7 +7,7 @@ reproduces them. The order of the calls identifies them in later runs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +29,7 @@ from headtree.models.watching.returned import (
     confirmed_calls,
     is_usable,
     returned_attentions,
+    unaccounted,
 )
 from headtree.models.watching.unchanged import unchanged
 from headtree.models.watching.watch import (
@@ -64,8 +65,14 @@ class AttentionPlan:
     from_outputs: bool = False  #: only the attentions that the model returns are known: probs without scores
     call_order: tuple[int, ...] | None = None  #: for each site, the index of its watched call; None: the same
     unseen: tuple[str, ...] = ()  #: attention that the model computes or returns, but that cannot be captured
-    n_calls: int = 0  #: number of watched calls in the probing run
+    watched: tuple[AttentionSite, ...] = ()  #: all watched calls of the probing run, in call order
+    returned: tuple[Tensor, ...] = ()  #: with `from_outputs`, the attention of each site on the first input
     output_bytes: int = 0  #: size of the largest module output in the probing run
+
+    @property
+    def n_calls(self) -> int:
+        """Number of watched calls in the probing run."""
+        return len(self.watched)
 
     @property
     def seen_by(self) -> str:
@@ -154,16 +161,32 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
     only_registry = all(site.seen_by == "registry" for site in sites)
     if not is_complete or (only_registry and not _same(unwatched, watched) and _same(unwatched, again)):
         return None
-    return AttentionPlan(
-        sites, probe, registry=True, functions=not only_registry, n_calls=len(sites), unseen=tuple(missed)
-    )
+    unseen = (*missed, *_unseen_fields(model, probe, sites))
+    return AttentionPlan(sites, probe, registry=True, functions=not only_registry, watched=sites, unseen=unseen)
+
+
+def _unseen_fields(model: nn.Module, probe: ModelInput, sites: Sequence[AttentionSite]) -> list[str]:
+    """The output fields with attention that was not seen, by the shapes of their layers.
+
+    Models return attention only when they attend eagerly, so this takes a pass of its own on the probe.
+    """
+    if not facts.accepts(model, "output_attentions"):
+        return []
+    try:
+        with warnings.catch_warnings(), implementation(model, "eager"):
+            warnings.simplefilter("ignore")
+            output = run(model, [probe], output_attentions=True)
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError):  # it cannot return them
+        return []
+    missing = unaccounted([site.shape for site in sites], attention_fields(output))
+    return [f"{field} ({in_words(layer.shape)})" for field, layer in missing.items()]
 
 
 def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
     """The calls seen by watching torch functions, compared with the attentions that the model returns."""
     seen, missed = _watched_probs(model, probe)
     sites = tuple(site for site, _ in seen)
-    as_seen = AttentionPlan(sites, probe, functions=True, n_calls=len(seen), unseen=missed)
+    as_seen = AttentionPlan(sites, probe, functions=True, watched=sites, unseen=missed)
     if not facts.accepts(model, "output_attentions"):
         return _checked(model, as_seen)
     with implementation(model, "eager"):
@@ -181,16 +204,16 @@ def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None
         unseen = tuple(
             f"{field} ({in_words(x.shape)})" for field, x in unmatched.items() if not is_usable(field, x)
         )
-        only = tuple(site for site, _ in returned)
-        return AttentionPlan(only, probe, eager=True, from_outputs=True, unseen=unseen)
+        only, layers = (tuple(each) for each in zip(*returned, strict=True))
+        first = tuple(layer[0] for layer in layers)
+        return AttentionPlan(only, probe, eager=True, from_outputs=True, unseen=unseen, returned=first)
     if not calls:  # then a watched softmax is not what the model calls attention, unless it certainly is
         contradicted = not is_certain and any(layer.ndim >= 4 for layer in unmatched.values())
         return _checked(model, replace(as_seen, sites=() if contradicted else sites, unseen=unseen))
     if [site.name for site, _ in eager] != [site.name for site in sites]:
-        chosen = tuple(eager[i][0] for i in calls)
-        return replace(
-            as_seen, sites=chosen, eager=True, call_order=tuple(calls), n_calls=len(eager), unseen=unseen
-        )
+        watched = tuple(site for site, _ in eager)
+        chosen = tuple(watched[i] for i in calls)
+        return replace(as_seen, sites=chosen, eager=True, call_order=tuple(calls), watched=watched, unseen=unseen)
     if any(not close_where_allowed(seen[i][1], eager[i][1]) for i in calls):
         warnings.warn(
             f"{type(model).__name__} as loaded computes different attention than with attn_implementation='eager', "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -103,6 +104,28 @@ def confirmed_calls(
         else:
             confirmed |= found
     return sorted(confirmed), unmatched
+
+
+def unaccounted(shapes: Iterable[Sequence[int]], fields: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    """The first layer of each output field for which no watched call of its shape is left.
+
+    A layer that is returned in two fields counts once. Hidden states (Qwen-VL) and states of linear attention
+    (MiniMax) under the name of attention do not count: they are no probabilities.
+    """
+    left = Counter(map(tuple, shapes))
+    known: set[int] = set()
+    missing: dict[str, Tensor] = {}
+    for field, layers in fields.items():
+        for layer in layers:
+            shape = tuple(layer.shape)
+            is_attention = layer.ndim > 4 or (layer.ndim > 2 and _are_probs(layer))
+            if layer.data_ptr() in known or not is_attention:
+                continue
+            known.add(layer.data_ptr())
+            if left[shape] == 0:
+                missing.setdefault(field, layer)
+            left[shape] -= 1
+    return missing
 
 
 def _matching_call(probs: Sequence[Tensor], layer: Tensor, taken: set[int]) -> int | None:

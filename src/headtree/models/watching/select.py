@@ -52,16 +52,22 @@ class Selection:
         return {call: site for site, call in enumerate(calls) if site in self.heads}
 
 
-def select(plan: AttentionPlan, part: str | None, layers: Any, heads: Any) -> Selection:
-    """Select a part, layers and heads, checked against the model's attention calls."""
+def select(
+    plan: AttentionPlan, part: str | None, layers: Any, heads: Any, *, of_one_shape: bool = True
+) -> Selection:
+    """Select a part, layers and heads, checked against the model's attention calls.
+
+    Unless `of_one_shape` is false, all layers must have one matrix of queries and keys per head, of one shape.
+    """
     parts = attention_sites.parts_of(plan.sites)
     name = _part_name(parts, part, plan)
     sites = parts[name]
     chosen = _layers(layers, len(sites))
     wanted = _heads(heads, chosen, [plan.sites[site].shape[1] for site in sites])
     picked = {sites[layer]: wanted[layer] for layer in chosen if wanted[layer]}
-    shapes = {site: plan.sites[site].shape for site in picked}
-    _check_shapes(plan, {site: layer for layer, site in enumerate(sites)}, shapes)
+    if of_one_shape:
+        shapes = {site: plan.sites[site].shape for site in picked}
+        _check_shapes(plan, {site: layer for layer, site in enumerate(sites)}, shapes)
     kinds = {
         type(plan.sites[site].module).__name__ + str(facts.attention_window(plan.sites[site].module))
         for site in picked

@@ -45,6 +45,7 @@ class AttentionCall:
     probs: Tensor | None = None  #: the result of a watched softmax, the very tensor that the model uses
     made_by: ModuleCall | None = None  #: the running call of its module
     depth: int | None = None  #: as in `AttentionSite`
+    place: tuple[str, int] | None = None  #: as in `AttentionSite`
 
     @property
     def entering(self) -> Tensor | None:
@@ -66,6 +67,7 @@ class AttentionCall:
             self.seen_by,
             has_sinks=logits.sinks is not None,
             depth=self.depth,
+            place=self.place,
         )
 
 
@@ -148,11 +150,12 @@ class _Watch:
         name = self.stack.name_of(module)
         if is_cross is None:
             is_cross = attention_sites.is_cross_attention(name, arguments)
-        depth = self._depth(made_by)
+        depth, innermost = self._depth(made_by), self.stack.running[-1] if self.stack.running else None
+        place = None if innermost is None else (innermost.name, innermost.index)
         self.suppressed += 1  # the listener's own softmax is not attention
         try:
             self.listener(
-                AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by, depth)
+                AttentionCall(name, module, is_cross, logits, seen_by, value, output, probs, made_by, depth, place)
             )
         finally:
             self.suppressed -= 1

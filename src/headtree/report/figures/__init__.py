@@ -9,8 +9,8 @@ depend on the figure only; `draw_all` draws the figures of a run.
 from headtree.report.figures.basis_figures import (
     coefficients_by_support,
     compression,
-    entropy_over_heads,
     haar_basis,
+    scores_over_heads,
     tri_haar_coefficients,
 )
 from headtree.report.figures.depth_figures import depth_paths, depth_residual, draw_depth
@@ -30,7 +30,6 @@ __all__ = [
     "distributions",
     "draw_all",
     "draw_depth",
-    "entropy_over_heads",
     "haar_basis",
     "head_affinity",
     "head_grid",
@@ -41,6 +40,7 @@ __all__ = [
     "paraproduct_terms",
     "relation",
     "save",
+    "scores_over_heads",
     "sensitivity_intervals",
     "tri_haar_coefficients",
 ]

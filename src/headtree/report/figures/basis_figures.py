@@ -1,4 +1,4 @@
-"""Figures of expansions on the trees: basis functions, coefficients, entropies and compression."""
+"""Figures of expansions on the trees: basis functions, coefficients, scores and compression."""
 
 from __future__ import annotations
 
@@ -189,25 +189,25 @@ def _rms_by_octave(
 
 
 @styled
-def entropy_over_heads(
-    entropies: Any,
+def scores_over_heads(
+    scores: Any,
     heads: Heads,
     inputs: Sequence[str] | None = None,
     *,
-    label: str = "ℓ1 entropy",
+    label: str = "structure score",
 ) -> Figure:
-    """Entropy of every head on every input: as curves over the heads in layer order, and as a picture.
+    """A score of every head on every input: as curves over the heads in layer order, and as a picture.
 
     Parameters
     ----------
-    entropies : array (input, head)
+    scores : array (input, head)
         Such as ``[head_entropy(att, org).relative for …]``; nan where a head has none on an input.
     heads : sequence of (layer, head)
         One for each column.
     inputs : sequence of str, optional
         Names of the rows.
     label : str
-        Which entropy it is.
+        Which score it is.
 
     Notes
     -----
@@ -216,12 +216,12 @@ def entropy_over_heads(
 
     Examples
     --------
-    >>> entropies = [[1.0, 2.0, 3.0], [1.5, 2.0, 2.5]]  # inputs × heads
-    >>> figure = entropy_over_heads(entropies, [(0, 0), (0, 1), (1, 0)], ["first", "second"])
+    >>> scores = [[1.0, 2.0, 3.0], [1.5, 2.0, 2.5]]  # inputs × heads
+    >>> figure = scores_over_heads(scores, [(0, 0), (0, 1), (1, 0)], ["first", "second"])
     >>> figure.axes[0].get_ylabel()
-    'ℓ1 entropy'
+    'structure score'
     """
-    table = _table(entropies, "entropies")
+    table = _table(scores, "scores")
     leaves = checked_leaves(heads, table.shape[1])
     names = _names(inputs, len(table))
     columns_at = np.arange(table.shape[1])
@@ -400,7 +400,7 @@ def tri_haar_coefficients(
     shown_at_most = 12
     handles, labels = above.get_legend_handles_labels()
     above.legend(
-        handles[:shown_at_most], labels[:shown_at_most], title="input: sum of magnitudes\n(network entropy)",
+        handles[:shown_at_most], labels[:shown_at_most], title="input: sum of magnitudes\n(network Haar entropy)",
         title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.05), alignment="left",
     )  # fmt: skip
     below.set(

@@ -42,7 +42,7 @@ _NAMED = 10
 
 
 @styled
-def head_map(coordinates: Any, heads: Heads) -> Figure:
+def head_map(coordinates: Any, heads: Heads, *, title: str = "") -> Figure:
     """Diffusion map of the heads: in three dimensions, and its first coordinate against the second and third.
 
     Parameters
@@ -52,6 +52,8 @@ def head_map(coordinates: Any, heads: Heads) -> Figure:
         are drawn, missing ones as 0.
     heads : sequence of (layer, head), or of str
         One for each row: heads, or the names of other slices, which then have no colour.
+    title : str
+        Title of the figure, such as the similarity that it shows.
 
     Notes
     -----
@@ -85,11 +87,15 @@ def head_map(coordinates: Any, heads: Heads) -> Figure:
         _name_outliers(flat, points[:, [0, other]], leaves.names)
     if leaves.layers is not None:
         layer_bar(figure, figure.axes, leaves.layers, shrink=0.8, pad=0.02)
+    if title:
+        figure.suptitle(plain(title, 80))
     return figure
 
 
 @styled
-def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
+def head_affinity(
+    affinity: Any, tree: PartitionTree, heads: Heads, order: Any = None, *, title: str = ""
+) -> Figure:
     """Affinity of every two heads, in the order of a tree of heads, with each head's layer beside it.
 
     Parameters
@@ -103,6 +109,8 @@ def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any =
     order : integers (head), optional
         A depth-first order of the tree, such as ``org.order("head")``; by default siblings are ordered by their
         smallest head.
+    title : str
+        Title of the figure, such as the similarity that it shows.
 
     Examples
     --------
@@ -118,18 +126,21 @@ def head_affinity(affinity: Any, tree: PartitionTree, heads: Heads, order: Any =
     order = checked_order(tree, order, len(matrix))
     figure = new_figure(PAGE * 0.75, 3.75, left=0.02)  # names of few heads are laid out a little too far left
     picture = figure.subplots()
-    low, high = float(matrix.min()), float(matrix.max())
+    pairs = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
+    low, high = float(pairs.min()), float(pairs.max())  # the diagonal, which is 1, does not set the scale
     image = draw_matrix(
         picture, matrix[np.ix_(order, order)], cmap=rising_colors(), vmin=low, vmax=high if high > low else low + 1
     )
     for edge in folder_edges(tree, order):
         picture.axhline(edge - 0.5, color="white", linewidth=0.6)
         picture.axvline(edge - 0.5, color="white", linewidth=0.6)
-    picture.set(xticks=[], yticks=[], xlabel=f"{leaves.word}, tree order")
+    picture.set(xticks=[], yticks=[], xlabel=f"{leaves.word}, tree order", title=plain(title, 60))
     _name_rows(picture, leaves, order)
     if leaves.layers is not None:
         layer_bar(figure, picture, leaves.layers, shrink=0.85, pad=0.02)
-    finish_bar(figure.colorbar(image, ax=picture, shrink=0.85, pad=0.02), "affinity" + averaging(matrix.shape))
+    beyond = "max" if float(matrix.max()) > high else "neither"
+    bar = figure.colorbar(image, ax=picture, shrink=0.85, pad=0.02, extend=beyond)
+    finish_bar(bar, "affinity" + averaging(matrix.shape))
     return figure
 
 
@@ -172,7 +183,7 @@ def head_grid(
 
     Examples
     --------
-    >>> figure = head_grid([0.1, 0.5, 0.9], [(0, 0), (0, 1), (1, 0)], "entropy")
+    >>> figure = head_grid([0.1, 0.5, 0.9], [(0, 0), (0, 1), (1, 0)], "structure score")
     >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
     ('head of the layer', 'layer')
     """

@@ -47,7 +47,9 @@ _UNITS = {
 
 
 @styled
-def organized_head(att: AttentionTensor, org: Organization, head: int | str | tuple[int, int]) -> Figure:
+def organized_head(
+    att: AttentionTensor, org: Organization, head: int | str | tuple[int, int], *, unit: str = ""
+) -> Figure:
     """A head in the original order and with its queries and keys in tree order, on one colour scale.
 
     Parameters
@@ -58,6 +60,8 @@ def organized_head(att: AttentionTensor, org: Organization, head: int | str | tu
         Its last two axes order queries and keys: an organization of `att`, or of the one matrix.
     head : int, str or (layer, head)
         Index, name such as "L3H5", or layer and head.
+    unit : str
+        What the entries are; by default the kind of `att` says it.
 
     Notes
     -----
@@ -82,7 +86,7 @@ def organized_head(att: AttentionTensor, org: Organization, head: int | str | tu
         values if one.mask is None else np.where(one.mask[0], np.nan, values),
         org,
         title=str(one.heads[0]),
-        unit=_UNITS[att.kind],
+        unit=unit or ("centred attention score" if att.provenance.get("centred") else _UNITS[att.kind]),
         axes=("query", "key"),
         labels=(att.queries, att.keys),
         is_signed=att.kind == "scores",

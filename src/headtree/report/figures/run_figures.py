@@ -20,6 +20,7 @@ from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidTypeError
 from headtree.measures.consensus import Consensus
+from headtree.measures.head_coordinates import consensus_coordinates
 from headtree.measures.orders import softmax_input
 from headtree.measures.sparsity import CompressionCurve
 from headtree.progress import progress
@@ -27,14 +28,15 @@ from headtree.questionnaire.organization import Organization
 from headtree.report.figures.basis_figures import (
     coefficients_by_support,
     compression,
-    entropy_over_heads,
     haar_basis,
+    scores_over_heads,
     tri_haar_coefficients,
 )
 from headtree.report.figures.head_figures import head_affinity, head_grid, head_map
 from headtree.report.figures.matrix_figures import organized_head, organized_matrix, paraproduct_terms
-from headtree.report.figures.style import save
+from headtree.report.figures.style import save, with_title
 from headtree.report.figures.tree_figures import head_tree
+from headtree.report.words.similarity_words import similarity_title
 from headtree.runs.run import Run
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
@@ -61,11 +63,12 @@ class RunFigureData:
     """What the figures of a run of a network are drawn from, each read or computed once."""
 
     run: Run
+    kind: str  #: the similarity whose map, affinity and tree are drawn
 
     @cached_property
     def att(self) -> AttentionTensor:
-        """Attention on the first input."""
-        return self.run.attention[0]
+        """What was organized of the first input."""
+        return self.run.values[0]
 
     @cached_property
     def org(self) -> Organization:
@@ -74,8 +77,12 @@ class RunFigureData:
 
     @cached_property
     def consensus(self) -> Consensus:
-        """The tree of heads of all inputs."""
-        return self.run.consensus
+        """The tree of heads of all inputs, by this similarity."""
+        return self.run.similarities[self.kind]
+
+    def titled(self, what: str) -> str:
+        """A title that says which similarity is shown."""
+        return f"{what}: {similarity_title(self.kind, self.run.values_words)}"
 
     @cached_property
     def heads(self) -> tuple[HeadId, ...]:
@@ -85,32 +92,39 @@ class RunFigureData:
     @cached_property
     def coordinates(self) -> Float[np.ndarray, "head 3"]:
         """Diffusion coordinates of the heads."""
-        return np.asarray(self.run.heads[[f"coordinate_{i}" for i in (1, 2, 3)]], dtype=np.float64)
+        return consensus_coordinates(self.consensus)
 
     @cached_property
     def order(self) -> Int[np.ndarray, " head"]:
         """The heads in tree order."""
         return self.consensus.tree.order(self.coordinates[:, 0])
 
-    @cached_property
-    def entropy(self) -> Float[np.ndarray, " head"]:
-        """Entropy of every head, mean over inputs."""
-        return np.asarray(self.run.heads["entropy"], dtype=np.float64)
+    @property
+    def unit(self) -> str:
+        """What the entries of a matrix are."""
+        return {"raw scores": "raw attention score", "centred scores": "centred attention score"}.get(
+            self.run.values_words, ""
+        )
 
     @cached_property
-    def entropies(self) -> Float[np.ndarray, "input head"]:
-        """Entropy of every head on every input."""
-        columns = [f"entropy_{i}" for i in range(self.run.n_inputs)]
+    def structure(self) -> Float[np.ndarray, " head"]:
+        """Structure score of every head, mean over inputs."""
+        return np.asarray(self.run.heads["structure"], dtype=np.float64)
+
+    @cached_property
+    def structures(self) -> Float[np.ndarray, "input head"]:
+        """Structure score of every head on every input."""
+        columns = [f"structure_{i}" for i in range(self.run.n_inputs)]
         return np.asarray(self.run.heads[columns], dtype=np.float64).T
 
     def ranked(self, share: float) -> int:
-        """The head at this share of the ranking by entropy: 0 the largest, 1 the smallest."""
-        falling = np.argsort(self.run.heads["entropy_rank"].to_numpy(), kind="stable")
+        """The head at this share of the ranking by structure score: 0 the largest, 1 the smallest."""
+        falling = np.argsort(self.run.heads["structure_rank"].to_numpy(), kind="stable")
         return int(falling[min(len(falling) - 1, int(share * len(falling)))])
 
     @cached_property
     def extremes(self) -> list[int]:
-        """The heads of largest and smallest entropy; one if they are the same."""
+        """The heads of largest and smallest structure score; one if they are the same."""
         return list(dict.fromkeys((self.ranked(0), self.ranked(1))))
 
 
@@ -127,7 +141,9 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
     Returns
     -------
     dict
-        Path of each SVG by name; the PNG is beside it. Names are those of `FIGURES`, or for a run of an array
+        Path of each SVG by name; the PNG is beside it. Names are those of `FIGURES`; ``map_KIND``,
+        ``affinity_KIND`` and ``tree_KIND`` show the other similarities of heads, such as
+        ``tree_questionnaire``. For a run of an array
         ``matrix``, ``compression`` and for each axis ``map_AXIS``, ``affinity_AXIS``, ``tree_AXIS``.
 
     Examples
@@ -157,8 +173,14 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
 
 def network_figures(run: Run) -> dict[str, Callable[[], Figure]]:
     """A function for each figure of a run of a network, by name."""
-    data = RunFigureData(run)
-    return {name: partial(figure.draw, data) for name, figure in FIGURES.items()}
+    main, *others = run.similarities
+    data = RunFigureData(run, main)
+    found: dict[str, Callable[[], Figure]]
+    found = {name: partial(figure.draw, data) for name, figure in FIGURES.items()}
+    for kind in others:
+        other = RunFigureData(run, kind)
+        found |= {f"{name}_{kind}": partial(FIGURES[name].draw, other) for name in OF_SIMILARITIES}
+    return found
 
 
 def array_figures(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -196,15 +218,16 @@ def _largest_matrix(run: Run, labels: Mapping[str, list[str]]) -> Figure:
 
 def head_paraproduct(run: Run, head: int) -> Figure:
     """Softmax of a head's scores by scales; of probabilities or weights, their logarithms are the scores."""
-    att, org = run.attention[0], run.organization[0]
+    att, org = run.values[0], run.organization[0]
     one = att.take(head)
+    raw = ", raw scores" if run.values_words == "raw scores" else ""
     product = decomposed(softmax_input(one)[0].numpy(), org.trees.query, org.trees.key, "softmax")
     return paraproduct_terms(
         product,
         org.order("query"),
         org.order("key"),
         missing=None if one.mask is None else one.mask[0].numpy(),
-        name=f"{att.heads[head]}{_LOGARITHMS.get(att.kind, '')}",
+        name=f"{att.heads[head]}{_LOGARITHMS.get(att.kind, '')}{raw}",
     )
 
 
@@ -230,7 +253,7 @@ def _array_curves(run: Run) -> dict[str, CompressionCurve]:
 
 
 def coarsest_coefficients(run: Run) -> Figure:
-    """The coarsest coefficients of the first inputs, as many as the network's entropy sums."""
+    """The coarsest coefficients of the first inputs, as many as the network's Haar entropy sums."""
     n_inputs = min(_INPUTS, run.n_inputs)
     coefficients = [item.network_coefficients for item in run.measured[:n_inputs]]
     supports: list[Int[np.ndarray, " function"]] = []
@@ -247,56 +270,75 @@ def coarsest_coefficients(run: Run) -> Figure:
 FIGURES: Mapping[str, RunFigure] = MappingProxyType(
     {
         "map": RunFigure(
-            "Diffusion map of the heads: heads near each other attend alike. Colour is the layer.",
-            lambda data: head_map(data.coordinates, data.heads),
+            "Diffusion map of the heads by the similarity that the title names: heads near each other are alike. "
+            "Colour is the layer.",
+            lambda data: head_map(data.coordinates, data.heads, title=data.titled("Map of heads")),
         ),
         "affinity": RunFigure(
-            "Affinity of every two heads, in the order of the tree of heads; lines separate its main folders.",
-            lambda data: head_affinity(data.consensus.affinity, data.consensus.tree, data.heads, data.order),
+            "Affinity of every two heads by the similarity that the title names, in the order of the tree of "
+            "heads; lines separate its main folders.",
+            lambda data: head_affinity(
+                data.consensus.affinity,
+                data.consensus.tree,
+                data.heads,
+                data.order,
+                title=data.titled("Affinity of heads"),
+            ),
         ),
         "tree": RunFigure(
-            "The consensus tree of heads over all inputs. Numbers are support: in how many of a hundred random "
-            "divisions of the inputs both halves have exactly this folder, beyond chance; dark dots replicate.",
-            lambda data: head_tree(data.consensus, data.heads, data.order),
+            "The tree of heads that all inputs agree on, by the similarity that the title names. Numbers are "
+            "support in percent: how much of a folder trees of halves of the inputs put together, beyond chance; "
+            "dark dots hold on other inputs.",
+            lambda data: head_tree(data.consensus, data.heads, data.order, title=data.titled("Tree of heads")),
         ),
         "grid": RunFigure(
-            "Entropy of every head, by layer and index within the layer, mean over inputs.",
-            lambda data: head_grid(data.entropy, data.heads, "ℓ1 entropy, mean over inputs"),
+            "Structure score of every head, by layer and index within the layer, mean over inputs.",
+            lambda data: head_grid(data.structure, data.heads, "structure score, mean over inputs"),
         ),
         "head_top": RunFigure(
-            "The head of largest entropy on the first input: in the original order, and with queries and keys in "
-            "tree order.",
-            lambda data: organized_head(data.att, data.org, data.ranked(0)),
+            "The head of largest structure score on the first input: in the original order, and with queries and "
+            "keys in tree order.",
+            lambda data: organized_head(data.att, data.org, data.ranked(0), unit=data.unit),
         ),
         "head_bottom": RunFigure(
-            "The head of smallest entropy, drawn in the same way.",
-            lambda data: organized_head(data.att, data.org, data.ranked(1)),
+            "The head of smallest structure score, drawn in the same way.",
+            lambda data: organized_head(data.att, data.org, data.ranked(1), unit=data.unit),
         ),
         "paraproduct": RunFigure(
-            "Softmax of the head of median entropy beside its paraproduct, complete and as printed in [OA], the "
-            "terms, and the residual. In a run of probabilities or weights f is their logarithm.",
+            "Softmax of the head of median structure score beside its paraproduct, complete and as printed in "
+            "[OA], the terms, and the residual. In a run of probabilities or weights f is their logarithm.",
             lambda data: head_paraproduct(data.run, data.ranked(0.5)),
         ),
         "coefficients": RunFigure(
-            "Query-key coefficients of the heads of largest and smallest entropy against the support of their "
-            "functions, and of all heads.",
-            lambda data: coefficients_by_support(data.att, data.org, data.extremes),
+            "Query-key coefficients of the heads of largest and smallest structure score against the support of "
+            "their functions, and of all heads.",
+            lambda data: with_title(
+                coefficients_by_support(data.att, data.org, data.extremes),
+                f"Haar coefficients of {data.run.values_words}",
+            ),
         ),
         "haar_basis": RunFigure(
             "Haar basis of the heads: which heads each function compares with which.",
-            lambda data: haar_basis(data.consensus.tree, data.heads, data.order),
+            lambda data: with_title(
+                haar_basis(data.consensus.tree, data.heads, data.order), data.titled("Haar basis of the tree")
+            ),
         ),
-        "entropy": RunFigure(
-            "Entropy of every head on every input.",
-            lambda data: entropy_over_heads(data.entropies, data.heads, data.run.inputs),
+        "structure": RunFigure(
+            "Structure score of every head on every input.",
+            lambda data: scores_over_heads(data.structures, data.heads, data.run.inputs),
         ),
         "compression": RunFigure(
             "Error against the number of coefficients used, on the learned trees and on others.",
-            lambda data: run_compression(data.run),
+            lambda data: with_title(run_compression(data.run), f"Compression of {data.run.values_words}"),
         ),
         "tri_haar": RunFigure(
             "The coarsest head-query-key coefficients of the network on several inputs.",
-            lambda data: coarsest_coefficients(data.run),
+            lambda data: with_title(
+                coarsest_coefficients(data.run), f"Coarsest coefficients of {data.run.values_words}"
+            ),
         ),
     }
 )
+
+#: The figures that are drawn again for each further similarity of heads.
+OF_SIMILARITIES = ("map", "affinity", "tree")

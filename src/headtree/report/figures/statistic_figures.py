@@ -101,7 +101,7 @@ def relation(
     note: str = "",
     diagonal: bool = False,
 ) -> Figure:
-    """One number per head against another, such as entropy against total variation; colour is the layer.
+    """One number per head against another, such as Haar entropy against total variation; colour is the layer.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def relation(
 
     Examples
     --------
-    >>> figure = relation([1.0, 2.0, 3.0], [1.5, 1.0, 4.0], "variation", "entropy", note="Spearman 0.50")
+    >>> figure = relation([1.0, 2.0, 3.0], [1.5, 1.0, 4.0], "variation", "Haar entropy", note="Spearman 0.50")
     >>> figure.axes[0].get_title()
     'Spearman 0.50'
     """
@@ -149,7 +149,7 @@ def relation(
 _PANELS = (
     ("head_tree", "tree distance", 0.0),
     ("affinity", "correlation of\naffinities", 1.0),
-    ("ranking", "rank correlation\nof entropies", 1.0),
+    ("ranking", "rank correlation\nof Haar entropies", 1.0),
 )
 
 

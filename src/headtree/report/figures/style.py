@@ -142,6 +142,13 @@ def new_figure(width: float, height: float, left: float = 0.0) -> StyledFigure:
     return StyledFigure(figsize=(width, height), dpi=DPI, layout=layout)
 
 
+@styled
+def with_title(figure: Figure, title: str) -> Figure:
+    """The figure with a title above all of its panels."""
+    figure.suptitle(plain(title, 80))
+    return figure
+
+
 def save(figure: Figure, folder: str | os.PathLike[str], name: str) -> tuple[Path, Path]:
     """Write ``NAME.svg`` and ``NAME.png`` into a folder, which is made if needed; each whole or not at all.
 

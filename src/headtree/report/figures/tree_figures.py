@@ -19,6 +19,7 @@ from headtree.report.figures.style import (
     SMALL,
     layer_bar,
     new_figure,
+    plain,
     styled,
     thin,
 )
@@ -52,7 +53,9 @@ class _Layout:
 
 
 @styled
-def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, *, support: Any = None) -> Figure:
+def head_tree(
+    tree: PartitionTree | Consensus, heads: Heads, order: Any = None, *, support: Any = None, title: str = ""
+) -> Figure:
     """A tree of heads as a circular dendrogram: root in the centre, a head at every leaf, coloured by layer.
 
     Parameters
@@ -66,6 +69,8 @@ def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, 
         are ordered by their smallest head.
     support : mapping from node to number, optional
         Support of folders from 0 to 1, by their uppermost node in ``tree.nodes``; nan where it is not known.
+    title : str
+        Title of the figure, such as the similarity that it shows.
 
     Notes
     -----
@@ -91,7 +96,7 @@ def head_tree(tree: PartitionTree | Consensus, heads: Heads, order: Any = None, 
     figure = new_figure(PAGE, PAGE)
     axes = figure.subplots()
     axes.set_axis_off()
-    axes.set(aspect="equal", xlim=(-_SIDE, _SIDE), ylim=(-_SIDE, _SIDE))
+    axes.set(aspect="equal", xlim=(-_SIDE, _SIDE), ylim=(-_SIDE, _SIDE), title=plain(title, 80))
     _draw_branches(axes, tree, layout)
     angle = layout.angle[tree.distinct.of_leaf]
     _draw_leaves(axes, angle, leaves)

@@ -18,7 +18,7 @@ from headtree.questionnaire.organization import Organization
 from headtree.report.page.tiles import AxisBlocks, block_means, folder_blocks
 from headtree.tensor.attention_tensor import AttentionTensor
 
-#: Functions of largest support whose coefficients are shown one by one; the head entropy sums them.
+#: Functions of largest support whose coefficients are shown one by one; the structure score sums as many.
 N_COEFFICIENTS = 400
 
 #: Folders on each side of a paraproduct term.

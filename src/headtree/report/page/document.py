@@ -54,7 +54,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
         The file to write, whole or not at all; an older one is replaced.
     budget : int
         Largest size of the file in bytes. What does not fit is left out in this order: Haar coefficients and
-        paraproduct terms of all heads except one of each main family, resolution of the matrices, inputs. The page
+        paraproduct terms of all heads except one of each family, resolution of the matrices, inputs. The page
         lists what is missing.
 
     Returns

@@ -1,4 +1,4 @@
-"""The page's data on a network apart from matrices: table of heads, trees, affinities, stability."""
+"""The page's data on a network apart from matrices: answers, table of heads, trees, affinities, stability."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from headtree.measures.head_coordinates import consensus_coordinates
+from headtree.measures.heads.glossary import explained
 from headtree.questionnaire.organization import Organization
+from headtree.report.words.answers import answers
 from headtree.report.words.folder_sentences import folder_sentences
+from headtree.report.words.similarity_words import similarity_meaning, similarity_title
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
@@ -25,6 +29,11 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     text: dict[str, Any] = {
         "name": run.name,
         "kind": run.kind,
+        "values": run.values_words,
+        "answers": [answer.to_dict() for answer in answers(run)],
+        "notes": [shortened(note, 500) for note in run.record.notes],
+        "similarities": _similarities(run),
+        "glossary": {str(name): explained(str(name)) for name in run.heads.columns if explained(str(name))},
         "inputs": list(run.inputs),
         "n_heads": len(run.heads),
         "settings": flattened({**dict(run.settings), **dict(run.info)}),
@@ -54,16 +63,32 @@ def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
 
 
 def _trees(run: Run) -> list[tuple[str, dict[str, Any], dict[str, np.ndarray]]]:
-    """The tree of heads over all inputs and that of each input, with their folders in words."""
-    joint = run.consensus
-    key = run.heads["coordinate_1"].to_numpy(dtype=float) if "coordinate_1" in run.heads else None
-    support = dict(zip(joint.node.tolist(), joint.support.tolist(), strict=True))
-    trees = [_tree("consensus", joint.tree, joint.tree.order(key), joint.affinity, run.heads, support)]
+    """The tree of heads of all inputs by each similarity, and of each input, with their folders in words."""
+    trees = []
+    for kind, joint in run.similarities.items():
+        points = consensus_coordinates(joint)
+        support = dict(zip(joint.node.tolist(), joint.support.tolist(), strict=True))
+        order = joint.tree.order(points[:, 0])
+        trees.append(_tree(f"all_{kind}", joint.tree, order, joint.affinity, run.heads, support))
+        trees[-1][2]["coordinates"] = points.astype(np.float32)
     for i in range(run.n_inputs):
         org = run.organization[i]
         trees.append(_tree(f"input_{i}", org.trees[0], org.order(0), org.affinities[0], run.heads, {}))
         trees[-1][2]["coordinates"] = _coordinates(org)
     return trees
+
+
+def _similarities(run: Run) -> list[dict[str, str]]:
+    """The similarities of heads that the page can switch between, the one that families are made of first."""
+    values = run.values_words
+    return [
+        {
+            "kind": kind,
+            "title": similarity_title(kind, values),
+            "meaning": similarity_meaning(kind, values),
+        }
+        for kind in run.similarities
+    ]
 
 
 def _coordinates(org: Organization) -> Float[np.ndarray, "head component"]:
@@ -112,11 +137,11 @@ def _affinity_codes(
 
 
 def _stability(run: Run) -> dict[str, Any] | None:
-    """How well the inputs agree: rankings of heads by entropy, trees, heads that recur at the top and bottom."""
+    """How well the inputs agree: rankings of heads, trees, and heads that recur at the top and bottom."""
     found = run.measures.get("stability")
     if found is None:
         return None
-    joint = run.consensus
+    joint = run.similarities["questionnaire"]  # the trees of single inputs are the questionnaire's
     agreed = [(tree_distance(org.trees[0], joint.tree), str(org.status)) for org in run.organization]
     return {
         "correlations": found.correlations,
@@ -149,9 +174,6 @@ def shortened(text: str, at_most: int = 200) -> str:
 
 
 def representatives(run: Run) -> Int[np.ndarray, " family"]:
-    """The head of each main family that is nearest to the others on average."""
-    affinity = run.consensus.affinity
-    chosen = []
-    for heads in run.consensus.families().folders or (np.arange(len(affinity)),):
-        chosen.append(heads[np.argmax(affinity[np.ix_(heads, heads)].sum(axis=1))])
-    return np.sort(np.array(chosen))
+    """The head of each family that is nearest to the others; without families, the nearest to all heads."""
+    medoids = run.consensus.families().medoid
+    return np.sort(medoids if len(medoids) else [int(run.consensus.affinity.sum(axis=1).argmax())])

@@ -1,7 +1,7 @@
 """A run as the data of its page, within a budget of bytes.
 
 What does not fit is left out in a fixed order: coefficients and paraproduct terms of all heads except one of each
-main family, then resolution, then inputs. The page lists what is missing.
+family, then resolution, then inputs. The page lists what is missing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ def page_data(run: Run, room: int) -> PageData:
         "tile_size": chosen.size,
         "terms": list(TERMS),
         "layers": int(run.heads["layer"].nunique()),
-        "families": len(run.consensus.families()),
     }
     parts = {"core": packed(text, arrays), "sections": rest}
     return PageData(parts | {f"input_{i}": part for i, part in enumerate(inputs)}, chosen, notes)
@@ -182,7 +181,7 @@ class _Material:
 
     def part(self, plan: PagePlan, i: int) -> str:
         """The packed matrices of one input."""
-        att, org = self.run.attention[i], self.run.organization[i]
+        att, org = self.run.values[i], self.run.organization[i]
         own = self._details.get((i, plan.every_head))
         if own is None:
             own = self._details[i, plan.every_head] = details(att, org, self.heads(plan).tolist())
@@ -197,7 +196,7 @@ class _Material:
         return result
 
     def _tiles(self, plan: PagePlan, i: int) -> tuple[Tiles, Tiles]:
-        att, org = self.run.attention[i], self.run.organization[i]
+        att, org = self.run.values[i], self.run.organization[i]
         fine = self._fine.get(i)
         within = [(None, None)] * 2 if fine is None else [(f.rows, f.columns) for f in fine]
         pairs = [
@@ -279,8 +278,8 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     if not plan.every_head:
         n = len(material.chosen)
         yield (
-            f"Haar coefficients and paraproduct terms are included for {n} of {n_heads} heads: in each main family "
-            "the head nearest to the others."
+            f"Haar coefficients and paraproduct terms are included for {n} of {n_heads} heads: in each family the "
+            "head nearest to the others."
         )
     if plan.size < material.longest:
         yield (
@@ -289,6 +288,6 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
         )
     if plan.n_inputs < run.n_inputs:
         yield (
-            f"Matrices are included for the first {plan.n_inputs} of {run.n_inputs} inputs; trees, entropies and "
+            f"Matrices are included for the first {plan.n_inputs} of {run.n_inputs} inputs; trees, scores and "
             "stability cover all inputs."
         )

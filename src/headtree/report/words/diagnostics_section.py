@@ -15,6 +15,7 @@ from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.roles import WORDS
 from headtree.report.words.folder_words import describe_folders, folder_words
 from headtree.report.words.numbers import number_words
+from headtree.report.words.similarity_words import heads_that
 from headtree.section import Section, Table
 from headtree.tensor.attention_tensor import HeadId
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 #: Captions of two tables, by which the claims' report finds them.
-OVERLAP = "How far the l1 entropy of heads contains each measure"
+OVERLAP = "How far the l1 Haar measure of heads contains each measure"
 MEANINGS = "What the columns of heads and layers mean"
 
 _N_EXAMPLES, _N_NAMES = 6, 20
@@ -38,6 +39,7 @@ def diagnostics_section(
     *,
     overlap: DataFrame | None = None,
     consensus: Consensus | None = None,
+    values: str = "probabilities",
     rng: int | np.random.Generator = 0,
 ) -> Section:
     """Paragraphs and tables of the diagnostics.
@@ -47,9 +49,11 @@ def diagnostics_section(
     found : Diagnostics
         What `diagnostics` returned.
     overlap : DataFrame, optional
-        How far the entropy of the same heads contains the other measures: what `headtree.overlap` returned.
+        How far the l1 Haar measure of the same heads contains the other measures: what `headtree.overlap` returned.
     consensus : Consensus, optional
         The tree of the same heads, to describe its families and what its folders predict.
+    values : str
+        What the run organized, in words; of raw scores the l1 measure is the Haar entropy.
     rng : int or numpy Generator
         Seed or source of permutations and resamplings.
     """
@@ -58,12 +62,12 @@ def diagnostics_section(
         agreements = tree_agreements(found, consensus, rng=rng)
         text.append(" ".join(_agreement_text(name, agreement) for name, agreement in agreements.items()))
         tables += [
-            _families_table(found, consensus),
+            *_families_table(found, consensus, values),
             _folders_table(found, consensus),
             _agreement_table(agreements),
         ]
     if overlap is not None:
-        text.append(_overlap_text(overlap))
+        text.append(_overlap_text(overlap, values))
         tables.append(_overlap_table(overlap))
     tables.append(_meanings_table(found))
     if found.missing:
@@ -147,8 +151,10 @@ def _range(numbers: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _families_table(found: Diagnostics, consensus: Consensus) -> Table:
+def _families_table(found: Diagnostics, consensus: Consensus, values: str) -> list[Table]:
     families = consensus.families()
+    if not len(families):
+        return []
     rows = [
         [
             i,
@@ -158,7 +164,8 @@ def _families_table(found: Diagnostics, consensus: Consensus) -> Table:
         ]
         for i, (leaves, support) in enumerate(zip(families.folders, families.support, strict=True))
     ]
-    return Table("Families of the consensus tree in words", ["family", "in words", "lean to", "support"], rows)
+    caption = f"Families in words: {heads_that(consensus.kind, values)}, on other inputs too"
+    return [Table(caption, ["family", "in words", "lean to", "support"], rows)]
 
 
 def _leaning_words(found: Diagnostics, leaves: Any) -> str:
@@ -173,6 +180,9 @@ def _folders_table(found: Diagnostics, consensus: Consensus) -> Table:
     sizes = folders["n_heads"]
     is_some = (sizes >= _SMALLEST_FOLDER) & (2 * sizes <= len(found.heads))  # not nearly everything
     of_role = folders[(folders["share_of_role"] >= 0.5) & is_some]
+    caption = (
+        "Largest folders of the consensus tree in which at least half of the heads have one role, or lean to it"
+    )
     rows: list[list[Any]] = []
     seen: set[str] = set()
     for row in of_role.sort_values("n_heads", ascending=False, kind="stable").itertuples():
@@ -183,9 +193,8 @@ def _folders_table(found: Diagnostics, consensus: Consensus) -> Table:
         names = row.heads.split()
         shown = " ".join(names[:_N_NAMES]) + (" …" if len(names) > _N_NAMES else "")
         rows.append([row.words, shown, _finite(row.support)])
-    caption = (
-        "Largest folders of the consensus tree in which at least half of the heads have one role, or lean to it"
-    )
+    if not any(row[-1] for row in rows):  # a column of zeros, or of nothing, would say nothing
+        return Table(caption, ["in words", "heads"], [row[:-1] for row in rows])
     return Table(caption, ["in words", "heads", "support"], rows)
 
 
@@ -208,11 +217,13 @@ def _agreement_table(agreements: dict[str, TreeAgreement]) -> Table:
     return Table("What the folders of the consensus tree predict, on the best level", columns, rows)
 
 
-def _overlap_text(table: DataFrame) -> str:
+def _overlap_text(table: DataFrame, values: str) -> str:
+    measure = "Haar entropy of raw scores" if values == "raw scores" else "structure score of heads"
     by_kind = {kind: list(table.loc[table["contained"] == kind, "measure"]) for kind in ("largely", "partly", "no")}
     return (
-        f"The l1 entropy of heads ([OA], eq. 21) largely contains {_listing(by_kind['largely'])}; partly "
-        f"{_listing(by_kind['partly'])}; and not {_listing(by_kind['no'])}. Largely: the whole 95 % interval of "
+        f"The {measure} (l1 norm of Haar coefficients, [OA], eq. 21) largely contains "
+        f"{_listing(by_kind['largely'])}; partly {_listing(by_kind['partly'])}; and not "
+        f"{_listing(by_kind['no'])}. Largely: the whole 95 % interval of "
         "Spearman's correlation over heads is beyond 0.7 or -0.7; partly: it excludes 0. Heads of one layer are "
         "not independent, so the true intervals are wider."
     )

@@ -17,7 +17,7 @@ _SHOWN = 10
 _RANKINGS = {
     "confidence": "confidence",
     "shannon_entropy": "Shannon entropy",
-    "entropy": "the l1 entropy of Haar coefficients",
+    "structure": "structure score",
     "norm": "the norm of the head",
     "relevance": "relevance",
 }

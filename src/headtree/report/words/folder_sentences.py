@@ -14,7 +14,17 @@ from headtree.report.words.numbers import number_words
 from headtree.tensor.attention_tensor import HeadId
 
 #: Columns that locate a head, or that are described in other words.
-_OWN_WORDS = ("layer", "head", "family", "entropy", "entropy_rank", "place_in_tree", "top_count", "bottom_count")
+_OWN_WORDS = (
+    "layer",
+    "head",
+    "family",
+    "family_support",
+    "structure",
+    "structure_rank",
+    "place_in_tree",
+    "top_count",
+    "bottom_count",
+)
 
 #: A measure characterizes a folder if the folder's mean is at least this many standard deviations of all heads from
 #: the mean of all heads, and the folder's standard deviation is at most this share of theirs.
@@ -30,8 +40,8 @@ def folder_sentences(table: Any, folders: Sequence[Int[np.ndarray, " head_of_fol
     Parameters
     ----------
     table : DataFrame
-        A row per head of the network, with at least ``layer`` and ``head``; ``role``, ``entropy_rank`` and numeric
-        measures are used if present.
+        A row per head of the network, with at least ``layer`` and ``head``; ``role``, ``structure_rank`` and
+        numeric measures are used if present.
     folders : sequence of integers
         Rows of each folder.
     """
@@ -39,19 +49,21 @@ def folder_sentences(table: Any, folders: Sequence[Int[np.ndarray, " head_of_fol
     roles = None
     if "role" in table:
         roles = [_short(role) if isinstance(role, str) else "" for role in table["role"]]  # a head of none has NaN
-    ranks = table["entropy_rank"].to_numpy(dtype=float) if "entropy_rank" in table else np.full(len(heads), np.nan)
+    ranks = (
+        table["structure_rank"].to_numpy(dtype=float) if "structure_rank" in table else np.full(len(heads), np.nan)
+    )
     measures = _measures(table)
     return [
         " ".join(
             part
-            for part in (f"{folder_words(own, heads, roles)}.", _entropy(ranks, own), *_unusual(measures, own))
+            for part in (f"{folder_words(own, heads, roles)}.", _structure(ranks, own), *_unusual(measures, own))
             if part
         )
         for own in folders
     ]
 
 
-def _entropy(ranks: Float[np.ndarray, " head"], heads: Int[np.ndarray, " head_of_folder"]) -> str:
+def _structure(ranks: Float[np.ndarray, " head"], heads: Int[np.ndarray, " head_of_folder"]) -> str:
     own = ranks[heads]
     if not np.isfinite(own).all() or len(heads) == len(ranks):
         return ""
@@ -67,7 +79,7 @@ def _entropy(ranks: Float[np.ndarray, " head"], heads: Int[np.ndarray, " head_of
     else:
         word = "mixed" if np.ptp(own) > n / 2 else "middling"
     rank = f"rank {own[0]:.0f}" if len(own) == 1 else f"ranks {own.min():.0f} to {own.max():.0f}"
-    return f"Entropy {word} ({rank} of {n})."
+    return f"Structure score {word} ({rank} of {n})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +97,11 @@ def _measures(table: Any) -> _Measures:
     titles, values, means, spreads = [], [], [], []
     for name in table.columns:
         column = table[name]
-        if name in _OWN_WORDS or name.startswith(("coordinate_", "entropy_")) or column.dtype.kind not in "fiu":
+        if (
+            name in _OWN_WORDS
+            or name.startswith(("coordinate_", "structure_", "haar_entropy"))
+            or column.dtype.kind not in "fiu"
+        ):
             continue
         numbers = column.to_numpy(dtype=float)
         finite = numbers[np.isfinite(numbers)]
@@ -117,7 +133,7 @@ def _unusual(measures: _Measures, heads: Int[np.ndarray, " head_of_folder"]) -> 
 
 
 def _title(column: str) -> str:
-    words = _short(column.replace("_", " "))
+    words = _short(column.replace("_", " ").replace("shannon", "Shannon"))
     return words[:1].upper() + words[1:]
 
 

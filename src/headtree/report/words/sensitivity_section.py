@@ -14,8 +14,8 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def sensitivity_section(found: Sensitivity) -> Section:
-    """The table, the figure, and which settings matter."""
+def sensitivity_section(found: Sensitivity, values: str = "") -> Section:
+    """The table, the figure, and which settings matter; `values` says what was organized."""
     n = found.other_input.ranking.n_inputs[0]
     rows = [
         (
@@ -32,8 +32,8 @@ def sensitivity_section(found: Sensitivity) -> Section:
     between = found.other_input
     text = (
         f"One setting is changed at a time, on {n} inputs. Trees are compared by tree distance (0: equal), "
-        "affinities by correlation, and the heads' ranking by entropy by Spearman's correlation. Intervals are 95 "
-        "% over inputs.",
+        "affinities by correlation, and the heads' ranking by Haar entropy by Spearman's correlation. Intervals "
+        "are 95 % over inputs.",
         f"For comparison, two inputs with the same settings: tree of heads {interval_words(between.head_tree)}, "
         f"affinity {interval_words(between.affinity)}, ranking {interval_words(between.ranking)}.",
         _in_words("tree", found.changes, found.matters_for_tree),
@@ -41,7 +41,8 @@ def sensitivity_section(found: Sensitivity) -> Section:
     )
     table = Table("What changes when one setting is changed.", _COLUMNS, rows)
     picture = Picture("figures/sensitivity.svg", "How much each setting changes trees, affinities and ranking.")
-    return Section("How sensitive the result is", text, (table,), (picture,))
+    title = f"How sensitive the questionnaire of {values} is" if values else "How sensitive the result is"
+    return Section(title, text, (table,), (picture,))
 
 
 def _in_words(what: str, changes: Sequence[Change], matters: Callable[[Change], str]) -> str:

@@ -2,7 +2,8 @@
 
 Reads the files that `headtree.study.training.export` wrote for a finished training, and the folder of its data.
 Writes weights, configuration, vocabulary, samples and the numbers of the model card. The card itself, README.md, is
-written from the numbers of both networks.
+written from the numbers of both networks. With ``--samples`` instead of EXPORTED, only the samples of a bundle and
+their numbers are made again; nothing is trained.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from torch import Tensor
 from headtree._files import atomic, write_text
 from headtree.errors import InvalidValueError
 from headtree.measures.comparisons import rank_correlation
-from headtree.models.bundled.bundle import BundledNetwork, load_bundled, networks_folder
-from headtree.models.bundled.word_tokenizer import END
+from headtree.models.bundled.bundle import N_SAMPLES, N_WORDS, BundledNetwork, load_bundled, networks_folder
+from headtree.models.bundled.word_tokenizer import END, UNKNOWN
 from headtree.models.capture import capture
 from headtree.study.training.checkpoint import write_json
 from headtree.study.training.datasets import CLASSES, ImageData, TextData, read_cifar10, read_wikitext
 from headtree.study.training.export import EARLIER, read_about
 from headtree.study.training.training_watch import head_numbers, plot_history, structure
 
-N_SAMPLES, N_WORDS = 10, 256
+#: The first sample passages are spaced as far apart as if there were no others, which lie between them.
+_FIRST = 10
+#: Words of a paragraph in the plain text, at least.
+_PARAGRAPH = 75
+#: Beginning of a paragraph that passages.txt never had, so that the text before and after it stays as it is.
+_LEFT_OUT = "Hitler's speech"
 
 
 def bundle(exported: Path, data: TextData | ImageData, folder: Path) -> Path:
@@ -54,18 +60,33 @@ def bundle(exported: Path, data: TextData | ImageData, folder: Path) -> Path:
     write_json(home / "config.json", about["config"])
     if isinstance(data, TextData):
         write_text(home / "vocabulary.txt", "\n".join(data.tokenizer.words) + "\n")
-        _save({"tokens": _passages(data).int()}, home / "samples.safetensors")
-    else:
-        first = torch.tensor([int((data.test_labels == i).nonzero()[0, 0]) for i in range(len(data.classes))])
-        samples = {"images": data.test_images[first].contiguous(), "labels": data.test_labels[first].int()}
-        _save(samples, home / "samples.safetensors")
+    write_samples(data, folder)
     card = {name: about[name] for name in ("settings", "history", "test", "seconds", "device", "torch")}
     write_json(home / "card.json", {**card, "classes": list(CLASSES)} if settings["network"] == "vit" else card)
     card |= _checked(settings["network"], folder)
     write_json(home / "card.json", card)
     plot_history(about["history"], home / "curve.svg", f"{settings['network']}, configuration small")
-    for path in home.iterdir():
-        path.chmod(0o644)
+    return home
+
+
+def write_samples(data: TextData | ImageData, folder: Path) -> Path:
+    """Write the sample inputs of one network, for texts also the plain text; returns the network's folder."""
+    home = folder / ("txl" if isinstance(data, TextData) else "vit")
+    if isinstance(data, TextData):
+        _save({"tokens": _passages(data).int()}, home / "samples.safetensors")
+        write_text(folder / "passages.txt", plain_paragraphs(data))
+    else:
+        chosen = _pictures(data)
+        samples = {"images": data.test_images[chosen].contiguous(), "labels": data.test_labels[chosen].int()}
+        _save(samples, home / "samples.safetensors")
+    return home
+
+
+def renew_samples(data: TextData | ImageData, folder: Path) -> Path:
+    """Make the samples of an existing bundle again, and their numbers in its card; returns the network's folder."""
+    home = write_samples(data, folder)
+    card = json.loads((home / "card.json").read_text(encoding="utf-8"))
+    write_json(home / "card.json", card | _of_samples(load_bundled(home.name, folder=folder)))
     return home
 
 
@@ -74,16 +95,42 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
     with atomic(path) as draft:
         save_file(tensors, draft)
+    path.chmod(0o644)
 
 
 def _passages(data: TextData) -> Tensor:
     """Evenly spaced passages of the test text, each from the start of a line."""
     ends = (data.test == data.tokenizer.numbers[END]).nonzero()[:, 0] + 1
     starts = []
-    for i in range(N_SAMPLES):
+    for i in sorted(range(N_SAMPLES), key=lambda i: i % (N_SAMPLES // _FIRST) > 0):
         after = ends[ends >= i * len(data.test) // N_SAMPLES]
         starts.append(int(after[0]) if len(after) and int(after[0]) + N_WORDS <= len(data.test) else 0)
     return torch.stack([data.test[start : start + N_WORDS] for start in starts])
+
+
+def _pictures(data: ImageData) -> Tensor:
+    """The first test images of every class: the first of each, then the second of each, and so on."""
+    n = len(data.classes)
+    of_class = [(data.test_labels == label).nonzero()[: N_SAMPLES // n, 0] for label in range(n)]
+    return torch.stack(of_class, dim=1).flatten()
+
+
+def plain_paragraphs(data: TextData) -> str:
+    """The longer paragraphs of the test text in which every word is known, written as usual, one per line."""
+    lines = " ".join(data.tokenizer.convert_ids_to_tokens(data.test.tolist())).split(END)
+    long = [line for line in lines if UNKNOWN not in line and len(line.split()) >= _PARAGRAPH]
+    chosen = [text for text in map(_plain, long) if not text.startswith(_LEFT_OUT)]
+    return "".join(f"{text}\n" for text in chosen)
+
+
+def _plain(line: str) -> str:
+    """A line of WikiText without the spaces around its punctuation."""
+    text = re.sub(r" @(.)@ ", r"\1", " ".join(line.split()))
+    text = re.sub(r"(?<=\d) – (?=\d)", "–", text)
+    text = re.sub(r"(?<=^At \d\d) : ", ":", text)  # not in later times of day, so that old inputs stay as they are
+    text = re.sub(r" ([.,;:!?)]|'\w|(?<=s )' )", r"\1", text)
+    text = re.sub(r"([($]) ", r"\1", text).replace(" ’ ", "’")
+    return re.sub(r'" ([^"]*) "', r'"\1"', text).replace('" .', '".').replace('" ,', '",')
 
 
 @torch.no_grad()
@@ -115,12 +162,14 @@ def _checked(name: str, folder: Path) -> dict[str, Any]:
         "structure": {key: round(sum(row[key] for row in rows) / len(rows), 4) for key in rows[0]},
         "scores_of_first_sample": scores,
     }
-    if name == "txl":
-        found["passage_perplexities"] = [round(passage_perplexity(network, i), 4) for i in range(N_SAMPLES)]
-    else:
-        found["predicted_labels"] = predicted_labels(network)
-        found["classes"] = list(CLASSES)
-    return found
+    return found | _of_samples(network)
+
+
+def _of_samples(network: BundledNetwork) -> dict[str, Any]:
+    """How well the network does on its samples."""
+    if network.name == "txl":
+        return {"passage_perplexities": [round(passage_perplexity(network, i), 4) for i in range(N_SAMPLES)]}
+    return {"predicted_labels": predicted_labels(network), "classes": list(CLASSES)}
 
 
 # -- the card -----------------------------------------------------------------------------------------------------
@@ -150,7 +199,7 @@ weight decay {weight_decay:g}, dropout {dropout:g}; {minutes:.1f} minutes on {de
 |---|---|
 | test, memory {memory} | **{test:.2f}** |
 | validation (in {streams} streams), at the end | {valid:.2f} |
-| the ten sample passages, empty memory | {passages} |
+| the {n_samples} sample passages, empty memory | {passages} |
 
 The aim was a test perplexity under 95: {verdict}.
 
@@ -158,8 +207,8 @@ The aim was a test perplexity under 95: {verdict}.
 {structure}
 Words and samples are from WikiText-2 (Merity, Xiong, Bradbury, Socher 2016, *Pointer Sentinel Mixture
 Models*), texts of
-Wikipedia, CC BY-SA 3.0; `txl/samples.safetensors` and `txl/vocabulary.txt` are under that licence. The
-first article of the
+Wikipedia, CC BY-SA 3.0; `txl/samples.safetensors`, `txl/vocabulary.txt` and `passages.txt` are under that
+licence. The first article of the
 training text differs from the official file.
 """
 
@@ -179,14 +228,15 @@ Test accuracy: **{test:.2%}**. The aim was over 87 %: {verdict}. The curve below
 test images; nothing was
 chosen by it.
 
-| sample | {samples} |
+The classes that it gives to its samples, below their true classes:
+
+| samples | {true} |
 |---|{rule}|
-| true | {true} |
-| named | {named} |
+{named}
 
 ![loss and heads while it learned](vit/curve.svg)
 {structure}
-The sample images are the first of each class in CIFAR-10's test part (Krizhevsky 2009, *Learning
+The sample images are the first {each} of each class in CIFAR-10's test part (Krizhevsky 2009, *Learning
 Multiple Layers of Features
 from Tiny Images*), bit for bit. CIFAR-10 was published for research without a licence text; cite that
 report when you use them.
@@ -228,7 +278,7 @@ def write_card(folder: Path) -> Path:
     for name, section in (("txl", _txl_section), ("vit", _vit_section)):
         if (folder / name / "card.json").is_file():
             card, config = (json.loads((folder / name / f"{part}.json").read_text()) for part in ("card", "config"))
-            text += section(card, config, folder)
+            text += section(card, config)
     path = folder / "README.md"
     write_text(path, _reflowed(text + _TAIL))
     return path
@@ -243,23 +293,24 @@ def _reflowed(text: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _txl_section(card: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> str:
-    perplexity = card["test"]["perplexity"]
+def _txl_section(card: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    perplexity, perplexities = card["test"]["perplexity"], card["passage_perplexities"]
     return _TXL.format(
         **{**_common(card), **config},
         test=perplexity,
         valid=card["history"][-1]["valid_perplexity"],
         streams=32,
-        passages=", ".join(f"{value:.1f}" for value in card["passage_perplexities"]),
+        n_samples=len(perplexities),
+        passages=f"{min(perplexities):.1f} to {max(perplexities):.1f}, median {np.median(perplexities):.1f}",
         verdict="reached" if perplexity < 95 else "not reached",
         structure=_structure_text(card),
     )
 
 
-def _vit_section(card: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> str:
-    network = load_bundled("vit", folder=folder)
-    classes = card["classes"]
-    true = [] if network.labels is None else [classes[i] for i in network.labels.tolist()]
+def _vit_section(card: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    classes, named = card["classes"], [card["classes"][i] for i in card["predicted_labels"]]
+    n = len(classes)
+    rows = [named[i : i + n] for i in range(0, len(named), n)]
     accuracy = card["test"]["accuracy"]
     common = _common(card)
     return _VIT.format(
@@ -267,10 +318,10 @@ def _vit_section(card: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
         epochs=common["steps"] * common["batch"] / 50_000,
         test=accuracy,
         verdict="reached" if accuracy > 0.87 else "not reached",
-        samples=" | ".join(str(i) for i in range(len(true))),
-        rule="|".join("---" for _ in true),
-        true=" | ".join(true),
-        named=" | ".join(classes[i] for i in card["predicted_labels"]),
+        rule="|".join("---" for _ in classes),
+        true=" | ".join(classes),
+        named="\n".join(f"| {i * n} to {i * n + n - 1} | {' | '.join(row)} |" for i, row in enumerate(rows)),
+        each=len(rows),
         structure=_structure_text(card),
     )
 
@@ -293,11 +344,15 @@ def _structure_text(card: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Bundle an exported training."""
-    exported, source = Path(arguments[0]), Path(arguments[1])
+    """Bundle an exported training, or make the samples of a bundle again."""
+    exported, source = arguments[0], Path(arguments[1])
     folder = Path(arguments[2]) if len(arguments) > 2 else networks_folder()
     is_text = any(source.glob("*train*")) and not any(source.glob("data_batch_1*"))
-    bundle(exported, read_wikitext(source) if is_text else read_cifar10(source), folder)
+    data = read_wikitext(source) if is_text else read_cifar10(source)
+    if exported == "--samples":
+        renew_samples(data, folder)
+    else:
+        bundle(Path(exported), data, folder)
     write_card(folder)
 
 

@@ -1,11 +1,11 @@
-/* One head, or two side by side: matrices, coefficients, paraproduct terms, entropies. */
+/* One head, or two side by side: matrices, coefficients, paraproduct terms, structure scores. */
 HT.compare = (() => {
   const {el, byId, number, percent, options, labelled, table, lazily, token} = HT.dom;
   const {card, figure, colour, isNarrow} = HT.plots;
   const SLOTS = ["a", "b"];
   let palettes;
 
-  /** Heads that the slots show; without a selection the one of highest entropy. */
+  /** Heads that the slots show; without a selection the one of highest structure score. */
   function heads(net) {
     const {selected} = HT.state.get();
     return selected.length ? selected.slice(0, 2) : [net.first];
@@ -104,7 +104,7 @@ HT.compare = (() => {
     return {support: Array.from(support), values};
   }
 
-  function coefficientCard(slot) {
+  function coefficientCard(net, slot) {
     const draw = backend => {
       if (row(slot) < 0) return null;
       const {support, values} = coefficients(slot);
@@ -124,11 +124,11 @@ HT.compare = (() => {
         found.support.map((s, f) => [s, found.values[f]]));
     });
     return card({id: `coefficients-${slot.name}`, title: "Haar coefficients by support", draw, level: "h4",
-      sentence: "Each dot is one of the coarsest functions on the trees. Large values at large support mean that " +
+      sentence: `Of ${net.text.values}. ` + "Each dot is one of the coarsest functions on the trees. Large values at large support mean that " +
         "coarse folders describe most of the head.", tables: [values]});
   }
 
-  function energyCard(slot) {
+  function energyCard(net, slot) {
     const shares = () => {
       const n = slot.part.arrays.octaves.length;
       return Array.from(slot.part.arrays.energy.subarray(row(slot) * n, (row(slot) + 1) * n));
@@ -150,7 +150,7 @@ HT.compare = (() => {
         shares().map((share, i) => [start[i], share]));
     });
     return card({id: `energy-${slot.name}`, title: "Energy by support", draw, level: "h4",
-      sentence: "Sum of squares of all coefficients by size of support; coarse functions are on the right.",
+      sentence: `Of ${net.text.values}. ` + "Sum of squares of all coefficients by size of support; coarse functions are on the right.",
       tables: [values]});
   }
 
@@ -219,10 +219,10 @@ HT.compare = (() => {
         "weights"}: what softmax is taken of is their logarithm, a zero counting as the head's smallest value above it.`), tables: [values, cells]});
   }
 
-  // -- entropy over inputs ---------------------------------------------------------------------------------
+  // -- structure score over inputs ---------------------------------------------------------------------------------
 
-  function entropyCard(net, slots) {
-    const columns = net.inputs.map((_, i) => net.column(`entropy_${i}`)?.values).filter(Boolean);
+  function structureCard(net, slots) {
+    const columns = net.inputs.map((_, i) => net.column(`structure_${i}`)?.values).filter(Boolean);
     const quantile = (values, q) => Float64Array.from(values).sort()[Math.round(q * (values.length - 1))];
     const draw = backend => {
       if (!columns.length) return null;
@@ -231,7 +231,7 @@ HT.compare = (() => {
       const shown = [...band.flat(), ...slots.filter(slot => slot.head !== undefined)
         .flatMap(slot => columns.map(values => values[slot.head]))];
       const low = Math.min(...shown), extent = Math.max(...shown) - low || 1;
-      const fig = figure({height: 260, tools: "", x_axis_label: "input", y_axis_label: "head entropy",
+      const fig = figure({height: 260, tools: "", x_axis_label: "input", y_axis_label: "structure score",
         x_range: [-0.5, columns.length - 0.5], y_range: [low - 0.05 * extent, low + 1.25 * extent]}, backend);
       fig.vbar({x: xs, bottom: band[0], top: band[1], width: 0.5, fill_color: colour("faint"), line_color: null});
       fig.rect(xs, columns.map(values => quantile(values, 0.5)), 0.5, {value: 2, units: "screen"},
@@ -259,11 +259,11 @@ HT.compare = (() => {
       return [el("strong", {}, token(net.inputs[i])), ...slots.filter(slot => slot.head !== undefined)
         .map(slot => el("div", {}, `${net.names[slot.head]}: ${number(columns[i][slot.head])}`))];
     };
-    const values = lazily("Entropies as a table", () => table("Head entropy on each input",
+    const values = lazily("Structure scores as a table", () => table("Structure score on each input",
       ["input", ...slots.filter(slot => slot.head !== undefined).map(slot => net.names[slot.head])],
       columns.map((column, i) => [token(net.inputs[i]),
         ...slots.filter(slot => slot.head !== undefined).map(slot => column[slot.head])])));
-    const self = card({id: "entropies", title: "Entropy over all inputs", draw, over, level: "h4",
+    const self = card({id: "structures", title: "Structure score over all inputs", draw, over, level: "h4",
       sentence: "Grey boxes span the middle 80 % of all heads; the line is the median.", tables: [values]});
     return self;
   }
@@ -301,12 +301,13 @@ HT.compare = (() => {
     slot.heading = el("h3");
     slot.about = el("p", {class: "facts"});
     slot.note = el("p", {class: "note", hidden: true});
+    const said = net.text.values[0].toUpperCase() + net.text.values.slice(1);
     slot.cards = [
       matrixCard(net, slot, "as_is", "Original order",
-        "Queries down, keys across, in their original order; each cell averages a box of entries."),
+        `${said}: queries down, keys across, in their original order; each cell averages a box of entries.`),
       matrixCard(net, slot, "organized", "Organized", "The same matrix in the order of its trees; each cell averages " +
         "a folder of queries × a folder of keys. White lines separate the folders of the chosen level."),
-      coefficientCard(slot), energyCard(slot), termCard(net, slot),
+      coefficientCard(net, slot), energyCard(net, slot), termCard(net, slot),
     ];
     slot.element = el("div", {class: "slot", id: `slot-${name}`}, slot.heading, slot.about,
       el("div", {class: "matrices"}, ...slot.cards.slice(0, 2).map(c => c.element)), slot.note,
@@ -321,7 +322,7 @@ HT.compare = (() => {
     for (const item of slot.cards.slice(2)) item.element.hidden = lacks || !slot.part;
     for (const item of slot.cards.slice(0, 2)) item.element.hidden = !slot.part;
     if (!slot.part) {
-      slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and entropies are included.");
+      slot.note.replaceChildren("The matrices of this input were left out of this page; its trees and scores are included.");
     }
     if (!lacks) return;
     const kept = Array.from(slot.part.arrays.detail_heads);
@@ -339,10 +340,10 @@ HT.compare = (() => {
     ready();
     const {pickers, levels, same} = controls(net);
     const slots = SLOTS.map(name => slotOf(net, name));
-    const entropies = entropyCard(net, slots);
+    const structures = structureCard(net, slots);
     const pair = byId("compare").querySelector(".pair");
     pair.append(...slots.map(slot => slot.element));
-    pair.after(entropies.element);
+    pair.after(structures.element);
 
     async function update(isOutdated) {
       const state = HT.state.get();
@@ -363,7 +364,7 @@ HT.compare = (() => {
         pickers[s].value = chosen[s] === undefined ? "" : String(chosen[s]);
         if (chosen[s] === undefined) continue;
         slot.heading.textContent = net.names[chosen[s]];
-        const reason = state.selected.length ? "" : "No head is selected; this one has the highest entropy. ";
+        const reason = state.selected.length ? "" : "No head is selected; this one has the highest structure score. ";
         slot.about.textContent = reason + net.facts(chosen[s]);
         explain(net, slot);
         for (const item of slot.cards) {
@@ -371,7 +372,7 @@ HT.compare = (() => {
           if (isOutdated()) return;
         }
       }
-      await entropies.redraw();
+      await structures.redraw();
     }
     HT.later(byId("compare"), ["selected", "input", "queryLevel", "keyLevel", "same"], update);
   }

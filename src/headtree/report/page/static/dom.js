@@ -43,8 +43,11 @@ HT.dom = (() => {
 
   const percent = share => Number.isNaN(share) || share === null ? "–" : `${Math.round(100 * share)} %`;
 
+  const TITLES = {structure: "structure score", structure_rank: "rank by structure score", effect_error: "error of effect"};
+
   /** A column's name in words. */
-  const words = name => name.replaceAll("_", " ");
+  const words = name => TITLES[name] || name.replace(/^structure_(\d+)$/, "structure score, input $1")
+    .replaceAll("_", " ").replace(/^shannon/, "Shannon").replace(/^haar/, "Haar");
 
   /** Options of a select element, with the chosen one. */
   function options(select, pairs, chosen) {

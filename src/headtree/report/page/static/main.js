@@ -22,20 +22,34 @@
     const {text} = core;
     const columns = text.columns.map((column, i) => ({...column, values: core.arrays[`column_${i}`]}));
     const byName = new Map(columns.map(column => [column.name, column]));
-    const trees = {consensus: treeOf(core, "consensus")};
+    const trees = {}, kinds = text.similarities;
+    const named = name => trees[name] ||= treeOf(core, name);
     const net = {
       core, text, columns, trees, kind: text.kind, nHeads: text.n_heads, inputs: text.inputs, nShown: text.n_shown,
       terms: text.terms, names: byName.get("name").words, column: name => byName.get(name),
     };
     net.tree = () => {
       const {basis, input} = HT.state.get();
-      const name = basis === "consensus" ? "consensus" : `input_${input}`;
-      return trees[name] ||= treeOf(core, name);
+      return named(basis === "input" ? `input_${input}` : `all_${basis}`);
     };
-    const rank = byName.get("entropy_rank")?.values;
+    net.joint = named(`all_${kinds[0].kind}`);  // families are made of this one
+    const single = {title: `questionnaire of ${text.values}, this input alone`, meaning: "Heads are close if their " +
+      `${text.values} agree on the trees of queries and keys of this input.`};
+    net.similarity = () => kinds.find(each => each.kind === HT.state.get().basis) || single;
+    net.choices = [...kinds.map(each => [each.kind, each.title]), ["input", single.title]];
+    /** Values of a diffusion coordinate by the chosen similarity; null for another column. */
+    net.coordinate = name => {
+      const match = /^coordinate_(\d)$/.exec(name), {basis, input} = HT.state.get();
+      if (!match || basis === kinds[0].kind) return null;
+      const key = `${basis === "input" ? `input_${input}` : `all_${basis}`}_coordinates`;
+      const [, n] = core.shapes[key], values = core.arrays[key], k = Number(match[1]) - 1;
+      return k < n ? Float64Array.from({length: net.nHeads}, (_, i) => values[i * n + k]) : null;
+    };
+    net.hasFamilies = Boolean(byName.get("family")?.values?.some(family => family >= 0));
+    const rank = byName.get("structure_rank")?.values;
     net.first = rank ? Math.max(0, rank.indexOf(1)) : 0;
     const more = columns.filter(column => !["name", "layer", "head", "place_in_tree"].includes(column.name) &&
-      !/^(coordinate_|entropy_\d)/.test(column.name));
+      !/^(coordinate_|structure_\d)/.test(column.name));
     const told = [...more.filter(column => column.type === "word"), ...more.filter(column => column.type !== "word")]
       .slice(0, 8);
     const value = (column, i) => column.type === "word" ? column.words[i] || "none"
@@ -83,6 +97,7 @@
   function header(net) {
     const input = byId("input"), basis = byId("basis");
     const short = text => Array.from(text).slice(0, 40).join("");
+    options(basis, net.choices, HT.state.get().basis);
     options(input, net.inputs.map((name, i) => [i, `${i}: ${short(name)}`]), 0);
     input.addEventListener("change", () => HT.state.set({input: Number(input.value), folded: []}));
     basis.addEventListener("change", () => HT.state.set({basis: basis.value, folded: []}));
@@ -120,10 +135,26 @@
   }
 
   function summary(net) {
-    const what = {scores: "scores, before softmax", probs: "probabilities, after softmax",
-      weighted: "value-weighted attention, probability times the norm of the value after the output projection"}[net.kind];
+    const what = {"centred scores": "centred scores: before softmax, each row without its mean", "raw scores":
+      "raw scores, before softmax, with the constants that softmax ignores", probabilities: "probabilities, after softmax",
+      "value-weighted attention": "value-weighted attention: probability times the norm of the value after the output " +
+      "projection"}[net.text.values];
     byId("summary").textContent = `${net.nHeads} heads in ${net.text.layers} layers on ${net.inputs.length} ` +
-      `input${net.inputs.length > 1 ? "s" : ""} (${what}), in ${net.text.families} main families.`;
+      `input${net.inputs.length > 1 ? "s" : ""} (${what}).`;
+    const index = new Map(net.names.map((name, i) => [name, i]));
+    const phrase = ({text, heads}) => !heads.length ? text : el("button", {type: "button", class: "link",
+      title: heads.length > 1 ? "Select these heads" : "Select this head",
+      onclick: () => HT.state.select(heads.map(name => index.get(name)).filter(i => i !== undefined))}, text);
+    let inner = null;
+    for (const {about, phrases} of net.text.answers) {
+      const line = el("li", {"data-about": about}, ...phrases.map(phrase));
+      if (about !== "family") byId("answers").append(line);
+      else {
+        if (!inner) byId("answers").lastElementChild.append(inner = el("ul"));
+        inner.append(line);
+      }
+    }
+    for (const note of net.text.notes) byId("notes").append(el("p", {class: "note"}, note));
     if (net.text.left_out.length) {
       byId("notes").append(el("details", {class: "note"},
         el("summary", {}, "What this page leaves out to stay small"),
@@ -137,8 +168,9 @@
     const numeric = net.columns.filter(column => column.type !== "word").map(column => column.name);
     const pick = (...names) => names.find(name => numeric.includes(name)) || numeric[0];
     HT.state.start({nHeads: net.nHeads, nInputs: net.inputs.length, columns: net.columns.map(column => column.name),
-      nFolders: net.trees.consensus.start.length}, {
-      x: pick("coordinate_1", "layer"), y: pick("coordinate_2", "coordinate_1", "head"), color: pick("entropy", "layer"),
+      kinds: net.text.similarities.map(each => each.kind), nFolders: net.nHeads}, {
+      basis: net.text.similarities[0].kind,
+      x: pick("coordinate_1", "layer"), y: pick("coordinate_2", "coordinate_1", "head"), color: net.hasFamilies ? "family" : pick("structure", "layer"),
     });
     header(net);
     summary(net);

@@ -74,18 +74,22 @@ HT.overview = (() => {
     selection_line_alpha: 1, nonselection_fill_alpha: 0.5, nonselection_line_alpha: 0.2,
   });
 
+  /** Title and sentence of a card that shows one of the similarities: which, and what it means. */
+  function told(net, self, title, before, after) {
+    HT.state.subscribe(["basis"], () => {
+      const {title: which, meaning} = net.similarity();
+      self.heading.textContent = `${title}: ${which}`;
+      const main = net.text.similarities[0];
+      const others = HT.state.get().basis === main.kind || !net.hasFamilies ? "" : ` Families are those of “${main.title}”.`;
+      self.sentence.textContent = before + meaning + after + others;
+    });
+  }
+
   // -- map -----------------------------------------------------------------------------------------------
 
-  function coordinate(net, name, state) {
-    const match = /^coordinate_(\d)$/.exec(name);
-    if (match && state.basis === "input") {
-      const shape = net.core.shapes[`input_${state.input}_coordinates`];
-      const values = net.core.arrays[`input_${state.input}_coordinates`];
-      const k = Number(match[1]) - 1;
-      if (k < shape[1]) return Float64Array.from({length: net.nHeads}, (_, i) => values[i * shape[1] + k]);
-    }
-    return net.column(name).values;
-  }
+  const coordinate = (net, name) => net.coordinate(name) || net.column(name).values;
+
+  const axisTitle = (net, name) => name.startsWith("coordinate_") ? `diffusion ${words(name)}` : words(name);
 
   function map(net) {
     const legend = el("div", {class: "legends"});
@@ -98,13 +102,13 @@ HT.overview = (() => {
     let xs, ys;
     const draw = backend => {
       const state = HT.state.get();
-      xs = coordinate(net, state.x, state);
-      ys = coordinate(net, state.y, state);
+      xs = coordinate(net, state.x);
+      ys = coordinate(net, state.y);
       const shown = coloured(net, state.color);
       legend.replaceChildren(...legendOf(shown, state.color));
       const fig = figure({
         height: isNarrow() ? 340 : 430, tools: "box_select,lasso_select,pan,wheel_zoom,box_zoom,reset",
-        x_axis_label: words(state.x), y_axis_label: words(state.y),
+        x_axis_label: axisTitle(net, state.x), y_axis_label: axisTitle(net, state.y),
       }, backend);
       const source = new Bokeh.ColumnDataSource({data: {x: xs, y: ys, color: shown.colours}});
       source.selected.indices = [...state.selected];
@@ -139,11 +143,12 @@ HT.overview = (() => {
     const tapped = (px, py, add) => { if (nearest(px, py) >= 0) HT.state.select([nearest(px, py)], add); };
     const self = card({
       id: "map", title: "Map of heads", draw, over, tapped,
-      sentence: "Each point is a head; heads that attend alike are close together. Colours are those of the grid. Drag " +
-        "a box or a lasso to select several.",
+      sentence: "",
       controls: [labelled("across", x), labelled("up", y)], after: [legend], tables: [places],
     });
     follow(self);
+    told(net, self, "Map of heads", "Each point is a head. ", " Colours are those of the grid. Drag a box or a lasso to " +
+      "select several.");
     HT.state.subscribe(["selected"], ({selected}) => { if (self.rings) self.rings.data = ringed(selected); });
     HT.state.subscribe(["x", "y", "color", "basis", "input"], () => self.redraw());
     return self;
@@ -156,7 +161,8 @@ HT.overview = (() => {
     select.addEventListener("change", () => HT.state.set({color: select.value}));
     const columns = net.columns.filter(column => column.name !== "name").map(({name}) => [name, words(name)]);
     HT.state.subscribe(["color"], state => options(select, columns, state.color));
-    const legend = el("div", {class: "legends"});
+    const legend = el("div", {class: "legends"}), meaning = el("p", {class: "sentence"});
+    HT.state.subscribe(["color"], state => { meaning.textContent = net.text.glossary[state.color] || ""; });
     const layers = net.column("layer").values, places = net.column("head").values;
     const at = new Map(Array.from(layers, (layer, i) => [`${layer},${places[i]}`, i]));
     const draw = backend => {
@@ -192,7 +198,7 @@ HT.overview = (() => {
     const self = card({
       id: "grid", title: "Layer × head", draw, over, tapped,
       sentence: "One row per layer, the first layer at the top; colour is a column of the table.",
-      controls: [labelled("colour", select)], after: [legend],
+      controls: [labelled("colour", select)], after: [legend, meaning],
     });
     follow(self);
     HT.state.subscribe(["color"], () => self.redraw());
@@ -273,10 +279,11 @@ HT.overview = (() => {
     });
     const self = card({
       id: "affinity", title: "Affinity of heads", draw, over, tapped,
-      sentence: "How similarly every two heads attend, in tree order: bright blocks on the diagonal are folders. " +
-        "Click a cell to select its two heads.",
+      sentence: "",
       tables: [nearest],
     });
+    told(net, self, "Affinity of heads", "Every two heads in tree order; bright blocks on the diagonal are folders. ",
+      " Click a cell to select its two heads.");
     HT.state.subscribe(["selected"], () => {
       if (!self.marks) return;
       self.marks.data = stripes(net, tree, self.strip);
@@ -311,5 +318,5 @@ HT.overview = (() => {
     });
   }
 
-  return {map, grid, affinity, coloured, rgba, viridis, legendOf, CATEGORIES};
+  return {map, grid, affinity, told, coloured, rgba, viridis, legendOf, CATEGORIES};
 })();

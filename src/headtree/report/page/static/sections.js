@@ -8,16 +8,19 @@ HT.sections = (() => {
     const section = byId("stability");
     section.hidden = false;
     const [low, high] = found.interval;
-    const support = Array.from(net.trees.consensus.support).filter(v => !Number.isNaN(v));
-    const firm = support.filter(v => v >= 0.5).length;
+    const support = Array.from(net.joint.support).filter(v => !Number.isNaN(v));
+    const firm = support.filter(v => v >= 0.5).length, some = support.filter(v => v > 0).length;
     section.append(
-      el("p", {}, `Two inputs rank the heads by entropy with a mean rank correlation of ${number(found.mean)}` +
+      el("p", {}, `Two inputs rank the heads by structure score with a mean rank correlation of ${number(found.mean)}` +
         `${low === null ? "" : ` (${percent(found.confidence)} interval ${number(low)} to ${number(high)})`}. ` +
-        `${firm} of ${support.length} folders of the tree have a support of at least 50 %: both halves of the inputs ` +
-        `contain them in half of ${found.n_bootstrap} random divisions, beyond chance.`));
+        (some ? `${some} of ${support.length} folders of the tree of heads (${net.text.similarities[0].title}) have ` +
+          `support, ${firm} of at least 50 %: trees of halves of the inputs, in ${found.n_bootstrap} random divisions, ` +
+          "put that much of them together, beyond chance."
+          : `No folder of the tree of heads (${net.text.similarities[0].title}) has support: trees of halves of the ` +
+          `inputs, in ${found.n_bootstrap} random divisions, show other folders.`)));
     const card = HT.plots.card({
       id: "agreement", title: "Agreement of inputs",
-      sentence: "Rank correlation of head entropies between every two inputs: 1 means the same ranking.",
+      sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
       draw: backend => {
         const n = found.correlations.length;
         const cells = found.correlations.flatMap((row, i) => row.map((value, j) => ({x: j, y: i, value: value ?? 0})));
@@ -37,14 +40,14 @@ HT.sections = (() => {
         fig.xgrid.grid_line_color = fig.ygrid.grid_line_color = null;
         return fig;
       },
-      tables: [lazily("Correlations as a table", () => table("Rank correlation of head entropies between inputs",
+      tables: [lazily("Correlations as a table", () => table("Rank correlation of structure scores between inputs",
         ["input", ...found.correlations.keys()], found.correlations.map((row, i) => [i, ...row])))],
     });
     const side = el("div", {class: "card"},
-      table(`Heads most often among the ${found.n_selected} of highest and of lowest entropy`,
+      table(`Heads most often among the ${found.n_selected} of highest and of lowest structure score`,
         ["", "highest", "inputs", "lowest", "inputs"], found.recurring));
     section.append(el("div", {class: "grid"}, card.element, side),
-      table("Each input's tree of heads", ["input", "distance to the tree of all inputs", "questionnaire"],
+      table(`Each input's tree of heads (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
         net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i]])));
     card.redraw();
   }

@@ -1,7 +1,7 @@
 /* What is chosen, in one place: views subscribe to it, and the address' fragment follows it. */
 HT.state = (() => {
   const DEFAULTS = {
-    input: 0, basis: "consensus", selected: [], x: "coordinate_1", y: "coordinate_2", color: "entropy",
+    input: 0, basis: "", selected: [], x: "coordinate_1", y: "coordinate_2", color: "structure",
     queryLevel: 2, keyLevel: 2, same: false, search: "", sort: "", folded: [], click: "select",
   };
   const SHORT = {
@@ -10,7 +10,7 @@ HT.state = (() => {
   };
   let state = {...DEFAULTS};
   const listeners = [];
-  let limits = {nHeads: 0, nInputs: 1, columns: [], nFolders: 0};
+  let limits = {nHeads: 0, nInputs: 1, columns: [], kinds: [], nFolders: 0};
 
   const equal = (a, b) => Array.isArray(a) ? a.length === b.length && a.every((v, i) => v === b[i]) : a === b;
 
@@ -91,7 +91,7 @@ HT.state = (() => {
     number("input", 0, limits.nInputs - 1);
     number("queryLevel", 0, 255);
     number("keyLevel", 0, 255);
-    oneOf("basis", ["consensus", "input"]);
+    oneOf("basis", [...limits.kinds, "input"]);
     oneOf("click", ["select", "fold"]);
     for (const key of ["x", "y", "color"]) oneOf(key, limits.columns);
     next.same = given.get(SHORT.same) === "1";

@@ -46,7 +46,8 @@ HT.table = (() => {
         page = 0;
         HT.state.set({sort: now === `${column.name}-` ? column.name : now === column.name ? "" : `${column.name}-`});
       }}, words(column.name), el("span", {class: "arrow", "aria-hidden": "true"}));
-      const cell = el("th", {scope: "col", class: column.type === "word" ? "" : "number"}, button);
+      const cell = el("th", {scope: "col", class: column.type === "word" ? "" : "number",
+        title: net.text.glossary[column.name] || null}, button);
       headings.set(column.name, cell);
       head.append(cell);
     }

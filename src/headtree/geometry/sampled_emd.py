@@ -1,0 +1,411 @@
+"""The tree earth mover's distance from a sample of folders, for arrays too large for all of them.
+
+For a tuple of levels, one of each tree on the other axes, the distance is a sum over tuples of folders on these
+levels. It is estimated from some of them, drawn with probabilities proportional to their weights; where there are
+no more than that, all are taken. The number of terms then depends on the number of levels, not on the size of the
+array. Only the weight that a pair of slices has in common, by which distances with missing entries are rescaled, is
+summed over all folders of the axes along which the mask varies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headtree import _checks
+from headtree._threads import product_by_rows
+from headtree.geometry.emd import Weights, folder_weights, level_weights, unit_maximum
+from headtree.geometry.folder_sums import FolderSums, Products
+from headtree.geometry.kernels_cpu import add_pairwise_l1, padded_length, prefix_features
+from headtree.trees.tree import PartitionTree
+
+#: Bytes of prefix sums that are made at a time on a GPU.
+_BYTES_ON_GPU = 1 << 31
+
+
+class SampledDistances(NamedTuple):
+    """Estimated distances, and the root mean square of their standard errors relative to their mean.
+
+    The error is None if nothing had to be drawn or there are no pairs, and nan if the sample shows no difference.
+    With few slices it is a rough estimate itself, since it comes from two halves of the sample.
+    """
+
+    distances: Float[Tensor, "slice slice"]
+    relative_error: float | None
+
+
+def n_differences(n_slices: int, trees: Sequence[PartitionTree]) -> int:
+    """Number of differences of folder means in the exact distances between `n_slices` slices."""
+    return n_slices * (n_slices - 1) // 2 * math.prod(len(tree.distinct) for tree in trees)
+
+
+def sampled_emd(
+    values: Float[Tensor, "..."],
+    axis: int,
+    trees: Sequence[PartitionTree],
+    orders: Sequence[Int[np.ndarray, " leaf"]],
+    alpha: float,
+    beta: float,
+    weights: Weights,
+    missing: Bool[Tensor, "..."] | None,
+    *,
+    samples: int | None,
+    rng: np.random.Generator,
+) -> SampledDistances:
+    """Estimate `emd_matrix` from `samples` folder tuples of each tuple of levels, two or more; None takes all.
+
+    `values` may be on a GPU, and the distances are then too.
+
+    `orders` are orders of the leaves of each tree that keep every folder together. Draws depend on them and on
+    `rng` only: slices of other axes in another order give the same distances if the orders follow.
+
+    The sample is drawn as two independent halves. Half the difference of the two estimates that they give is the
+    standard error of their mean.
+    """
+    axes = [_Axis.of(*each, alpha, beta, weights) for each in zip(trees, orders, strict=True)]
+    if samples is None:
+        parts = _everything(trees, [unit_maximum(folder_weights(tree, alpha, beta, weights))[0] for tree in trees])
+    else:
+        parts = _drawn(axes, samples, rng)
+    certain, *halves = _both_present(values, missing, axis, axes, parts)
+    total = certain + halves[0] + halves[1]
+    scale: float | Tensor = math.prod(each.unit for each in axes)
+    if missing is not None:
+        of_folders = [folder_weights(tree, alpha, beta, weights) for tree in trees]
+        kept = _kept_weight(missing, axis, trees, of_folders, values.device)
+        scale = scale * math.prod(float(weight.sum()) for weight in of_folders) / kept
+    distances = torch.where(torch.as_tensor(scale) == torch.inf, torch.inf, total * scale).fill_diagonal_(0)
+    known = torch.isfinite(distances).fill_diagonal_(False)
+    errors, mean = ((halves[0] - halves[1]) * scale)[known], distances[known].mean()
+    is_drawn = any(len(part.weight) for part in parts[1:]) and bool(known.any())
+    return SampledDistances(distances, float(errors.square().mean().sqrt() / mean) if is_drawn else None)
+
+
+#: The folders on one level of a tree, in the order of their leaves, and their weights.
+_Level = tuple[Int[np.ndarray, " folder"], Float[np.ndarray, " folder"]]
+
+
+# -- drawing ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """A tree on another axis: which leaves a folder has, and the folders on each level with their weights."""
+
+    order: Int[np.ndarray, " leaf"]
+    start: Int[np.ndarray, " folder"]  #: of a distinct folder's leaves in the order
+    stop: Int[np.ndarray, " folder"]
+    levels: list[_Level]
+    unit: float  #: weights are in this unit
+
+    @classmethod
+    def of(
+        cls,
+        tree: PartitionTree,
+        order: Int[np.ndarray, " leaf"],
+        alpha: float,
+        beta: float,
+        weights: Weights,
+    ) -> _Axis:
+        folders = tree.distinct
+        _, unit = unit_maximum(folder_weights(tree, alpha, beta, weights))
+        place = np.empty(tree.n_leaves, dtype=np.int64)
+        place[order] = np.arange(tree.n_leaves)
+        start = np.full(len(folders), tree.n_leaves)
+        start[folders.of_leaf] = place
+        for folder in range(len(folders) - 1, 0, -1):  # children have larger numbers than their parents
+            start[folders.parent[folder]] = min(start[folders.parent[folder]], start[folder])
+        size_weight = (folders.size / tree.n_leaves) ** beta
+        levels = []
+        for level, level_weight in enumerate(level_weights(tree, alpha)):
+            is_on = folders.level == level
+            if weights == "levels":
+                is_on = (folders.level <= level) & (level < folders.level + folders.stands_on)
+            chosen = np.flatnonzero(is_on)
+            chosen = chosen[np.argsort(start[chosen])]
+            if len(chosen):
+                levels.append((chosen, size_weight[chosen] * level_weight / unit))
+        return cls(np.asarray(order), start, start + folders.size, levels, unit)
+
+
+def _everything(
+    trees: Sequence[PartitionTree], weights: Sequence[Float[np.ndarray, " folder"]]
+) -> tuple[_Part, _Part, _Part]:
+    """All folder tuples, taken for certain."""
+    shape = tuple(len(weight) for weight in weights)
+    weight = np.ones(1)
+    for each in weights:
+        weight = np.outer(weight, each).ravel()
+    nothing = _merged([], shape)
+    return _Part(np.stack(np.unravel_index(np.arange(len(weight)), shape), axis=1), weight), nothing, nothing
+
+
+class _Part(NamedTuple):
+    """Some folder tuples, with their weights in the estimate."""
+
+    folders: Int[np.ndarray, "tuple axis"]
+    weight: Float[np.ndarray, " tuple"]
+
+
+def _drawn(axes: Sequence[_Axis], samples: int, rng: np.random.Generator) -> tuple[_Part, _Part, _Part]:
+    """Folder tuples that are taken for certain, and two independent halves of those drawn."""
+    shape = tuple(len(each.start) for each in axes)
+    found: tuple[list[_Part], ...] = ([], [], [])
+    for levels in product(*(each.levels for each in axes)):
+        n_tuples = math.prod(len(folders) for folders, _ in levels)
+        if n_tuples <= samples:
+            folders = np.stack([f.ravel() for f in np.meshgrid(*(f for f, _ in levels), indexing="ij")], axis=1)
+            weight = np.ones(1)
+            for _, each in levels:
+                weight = np.outer(weight, each).ravel()
+            found[0].append(_Part(folders, weight))
+            continue
+        whole = math.prod(float(weight.sum()) for _, weight in levels)
+        for half, n_drawn in ((1, samples - samples // 2), (2, samples // 2)):
+            found[half].append(_Part(_lattice(levels, n_drawn, rng), np.full(n_drawn, whole / 2 / n_drawn)))
+    certain, first_half, second_half = (_merged(parts, shape) for parts in found)
+    return certain, first_half, second_half
+
+
+def _lattice(levels: Sequence[_Level], n: int, rng: np.random.Generator) -> Int[np.ndarray, "draw axis"]:
+    """`n` folder tuples drawn by weight: points of a lattice with a random shift, which makes them unbiased.
+
+    Points are k/n along the first axis and k/g, k/g², … along the others, modulo 1, where g is the root of
+    g^d = g + 1 for d axes, two or more: the golden ratio for two. They cover all axes together more evenly than
+    chance does.
+    """
+    ratio = 2.0
+    for _ in range(64):
+        ratio = (1 + ratio) ** (1 / len(levels))
+    drawn = []
+    for j, (folders, weight) in enumerate(levels):
+        step = 1 / n if j == 0 else ratio**-j
+        ends = np.cumsum(weight)
+        at = (np.arange(n) * step + rng.random()) % 1 * ends[-1]
+        drawn.append(folders[np.minimum(np.searchsorted(ends, at, side="right"), len(folders) - 1)])
+    return np.stack(drawn, axis=1)
+
+
+def _merged(parts: Sequence[_Part], shape: tuple[int, ...]) -> _Part:
+    """Equal folder tuples as one, with the sum of their weights."""
+    if not parts:
+        return _Part(np.zeros((0, len(shape)), dtype=np.int64), np.zeros(0))
+    folders, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
+    numbers, inverse = np.unique(np.ravel_multi_index(tuple(folders.T), shape), return_inverse=True)
+    return _Part(np.stack(np.unravel_index(numbers, shape), axis=1), np.bincount(inverse, weight))
+
+
+# -- sums over drawn folders --------------------------------------------------------------------------------------
+
+
+def _both_present(
+    values: Float[Tensor, "..."],
+    missing: Bool[Tensor, "..."] | None,
+    axis: int,
+    axes: Sequence[_Axis],
+    parts: Sequence[_Part],
+) -> list[Float[Tensor, "slice slice"]]:
+    """Sums of weighted differences of means over the folder tuples of each part that both slices have."""
+    folders, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
+    present = _PresentEntries.of(values, missing, axis, axes, folders)
+    entries = present.of_tuples()
+    scale = torch.where(entries > 0, torch.from_numpy(weight).to(values.device) / entries, 0.0)
+    features = _features(values, axis, axes, folders, scale)
+    found, stop = [], 0
+    for part in parts:
+        columns = slice(stop, stop + len(part.weight))
+        stop = columns.stop
+        both = everything = _pairwise(features[:, columns])
+        if len(entries) > 1:
+            lacking = present.lacking(features[:, columns], columns)
+            both = everything - lacking - lacking.T
+            # terms are rounded in their own dtype: the remainder of a sum that cancels is set to zero
+            both[both <= 16 * torch.finfo(values.dtype).eps * everything] = 0
+        found.append(both)
+    return found
+
+
+def _pairwise(features: Float[Tensor, "slice feature"]) -> Float[Tensor, "slice slice"]:
+    n, n_features = features.shape
+    if features.is_cuda:
+        from headtree.geometry.kernels_gpu import pairwise_l1
+
+        return pairwise_l1(features)
+    padded = np.zeros((n, padded_length(n_features)), dtype=features.numpy().dtype)
+    padded[:, :n_features] = features.numpy()
+    total = np.zeros((n, n))
+    add_pairwise_l1(padded, total)
+    return torch.from_numpy(total + total.T)
+
+
+def _sizes(
+    axes: Sequence[_Axis], folders: Int[np.ndarray, "tuple axis"], counted: Sequence[bool]
+) -> Float[np.ndarray, " tuple"]:
+    """Number of entries in each folder tuple, counting some of the axes."""
+    size = np.ones(len(folders))
+    for each, chosen, is_counted in zip(axes, folders.T, counted, strict=True):
+        if is_counted:
+            size *= each.stop[chosen] - each.start[chosen]
+    return size
+
+
+def _features(
+    values: Tensor,
+    axis: int,
+    axes: Sequence[_Axis],
+    folders: Int[np.ndarray, "tuple axis"],
+    scale: Float[Tensor, "slice_or_1 tuple"],
+) -> Float[Tensor, "slice tuple"]:
+    """Sums of every slice over folder tuples, times `scale`."""
+    array = values.contiguous()
+    others = [i for i in range(values.ndim) if i != axis]
+    shape, strides = [array.shape[i] for i in others], [array.stride(i) for i in others]
+    orders = [
+        each.order if length > 1 else np.zeros(1, dtype=np.int64) for each, length in zip(axes, shape, strict=True)
+    ]
+    corners, signs = _corners(shape, axes, folders)
+    if values.is_cuda:
+        return _features_on_gpu(values.movedim(axis, 0), orders, corners, signs, scale)
+    out = np.empty((values.shape[axis], len(folders)), dtype=array.numpy().dtype)
+    places = array.view(-1).numpy(), (array.stride(axis), strides), orders
+    prefix_features(*places, corners, signs, scale.numpy(), out)
+    return torch.from_numpy(out)
+
+
+def _features_on_gpu(
+    slices: Float[Tensor, "slice ..."],
+    orders: Sequence[Int[np.ndarray, " leaf"]],
+    corners: Int[np.ndarray, "tuple corner"],
+    signs: Float[np.ndarray, " corner"],
+    scale: Float[Tensor, "slice_or_1 tuple"],
+) -> Float[Tensor, "slice tuple"]:
+    """`prefix_features` by operations of torch."""
+    device, dtype = slices.device, torch.promote_types(slices.dtype, torch.float32)
+    places = torch.from_numpy(corners).to(device)
+    out = torch.empty(len(slices), len(corners), dtype=dtype, device=device)
+    n_sums = math.prod(n + 1 for n in slices.shape[1:])
+    at_a_time = max(1, _BYTES_ON_GPU // (8 * (n_sums + len(corners))))
+    for start in range(0, len(slices), at_a_time):
+        sums = slices[start : start + at_a_time].double()
+        for j, order in enumerate(orders):
+            sums = sums.index_select(j + 1, torch.from_numpy(np.array(order)).to(device)).cumsum(dim=j + 1)
+            sums = torch.cat([torch.zeros_like(sums.narrow(j + 1, 0, 1)), sums], dim=j + 1)
+        flat = sums.reshape(len(sums), -1)
+        total = torch.zeros(len(sums), len(corners), dtype=torch.float64, device=device)
+        for corner, sign in enumerate(signs.tolist()):
+            total.add_(flat.index_select(1, places[:, corner]), alpha=sign)
+        rows = scale[start : start + at_a_time] if len(scale) > 1 else scale
+        out[start : start + at_a_time] = total * rows
+    return out
+
+
+def _corners(
+    shape: Sequence[int], axes: Sequence[_Axis], folders: Int[np.ndarray, "tuple axis"]
+) -> tuple[Int[np.ndarray, "tuple corner"], Float[np.ndarray, " corner"]]:
+    """Places in the array of sums over all first leaves whose signed sum is that over a folder tuple."""
+    places, signs = np.zeros((len(folders), 1), dtype=np.int64), np.ones(1)
+    for j, (each, length) in enumerate(zip(axes, shape, strict=True)):
+        stride = math.prod(n + 1 for n in shape[j + 1 :])
+        if length == 1:  # the same for all leaves
+            ends = np.tile([[1, 0]], (len(folders), 1))
+        else:
+            ends = np.stack([each.stop[folders[:, j]], each.start[folders[:, j]]], axis=1)
+        places = (places[:, :, None] + ends[:, None, :] * stride).reshape(len(folders), -1)
+        signs = np.outer(signs, [1, -1]).ravel()
+    return places, signs
+
+
+# -- missing entries ----------------------------------------------------------------------------------------------
+
+
+def _varying(missing: Bool[Tensor, "..."], axis: int) -> list[bool]:
+    """Whether the mask varies along each axis other than `axis`."""
+    return [not _checks.is_shared(missing, i) for i in range(missing.ndim) if i != axis]
+
+
+def _present(missing: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Whether entries are present, with length 1 along the axes along which that is the same."""
+    return _checks.unshared(missing).logical_not()
+
+
+@dataclass(frozen=True, eq=False)
+class _PresentEntries:
+    """Entries that slices have in folder tuples, by the folders on the axes along which the mask varies."""
+
+    of_groups: Float[Tensor, "slice_or_1 group"]  #: one row if all slices have the same entries
+    group: Int[Tensor, " tuple"]
+    size: Float[Tensor, " tuple"]  #: entries along the other axes
+
+    @classmethod
+    def of(
+        cls,
+        values: Float[Tensor, "..."],
+        missing: Bool[Tensor, "..."] | None,
+        axis: int,
+        axes: Sequence[_Axis],
+        folders: Int[np.ndarray, "tuple axis"],
+    ) -> _PresentEntries:
+        varies = [False] * len(axes) if missing is None else _varying(missing, axis)
+        size = _sizes(axes, folders, [not each for each in varies])
+        columns = [j for j, each in enumerate(varies) if each]
+        numbers = np.zeros(len(folders), dtype=np.int64)
+        if columns:
+            shape = tuple(len(axes[j].start) for j in columns)
+            numbers = np.ravel_multi_index(tuple(folders[:, j] for j in columns), shape)
+        _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+        found = ones = torch.ones(1, len(first), dtype=torch.float64, device=values.device)
+        if missing is not None:
+            present = _present(missing).to(values.device, torch.float64)
+            found = _features(present, axis, axes, folders[first], ones).round()
+        return cls(found, torch.from_numpy(group).to(values.device), torch.from_numpy(size).to(values.device))
+
+    def of_tuples(self) -> Float[Tensor, "slice_or_1 tuple"]:
+        return self.of_groups[:, self.group] * self.size
+
+    def lacking(self, features: Float[Tensor, "slice some"], columns: slice) -> Float[Tensor, "slice slice"]:
+        """Sum of |a| over some folder tuples that slice a has and slice b lacks."""
+        absent = self.of_groups == 0
+        some = absent.any(dim=0)
+        sizes = torch.zeros(len(features), len(some), dtype=torch.float64, device=features.device)
+        sizes.index_add_(1, self.group[columns], features.double().abs())
+        sizes, lacks = sizes[:, some].to(features.dtype), absent[:, some].to(features.dtype)
+        return (sizes @ lacks.T if sizes.is_cuda else product_by_rows(sizes, lacks)).double()
+
+
+def _kept_weight(
+    missing: Bool[Tensor, "..."],
+    axis: int,
+    trees: Sequence[PartitionTree],
+    weights: Sequence[Float[np.ndarray, " folder"]],
+    device: torch.device,
+) -> Float[Tensor, "slice_or_1 slice_or_1"]:
+    """Weight of all folder tuples in which both slices have entries: exactly, since the rescaling is by it."""
+    varies = _varying(missing, axis)
+    factor = math.prod(float(weight.sum()) for weight, is_here in zip(weights, varies, strict=True) if not is_here)
+    chosen = [i for i, is_here in enumerate(varies) if is_here]
+    present = _present(missing)
+    shape = [present.shape[axis], *(trees[i].n_leaves for i in chosen)]
+    if not chosen:
+        each = present.reshape(-1).to(device, torch.float64)
+        return factor * each[:, None] * each[None, :]
+    counted = present.movedim(axis, 0).reshape(shape)
+    products = Products.of([trees[i] for i in chosen], [weights[i] for i in chosen])
+    runs = products.runs(shape[0])
+    sums = FolderSums(counted.to(torch.float32), 0, products, runs[0].stop)
+    kept = torch.zeros(shape[0], shape[0], dtype=torch.float64, device=device)
+    for steps in runs:
+        n_steps, n_inner = steps.stop - steps.start, len(products.inner_size)
+        counts = sums.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))[:, : n_steps * n_inner]
+        is_there = torch.from_numpy(counts > 0).to(device, torch.float64)
+        weight = np.outer(products.outer_weight[steps], products.inner_weight).ravel()
+        weighted = is_there * torch.from_numpy(weight).to(device)
+        kept += weighted @ is_there.T if weighted.is_cuda else product_by_rows(weighted, is_there)
+    return kept * factor

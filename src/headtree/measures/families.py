@@ -1,0 +1,194 @@
+"""Families of heads: large disjoint folders of a consensus tree that other inputs show again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from headtree.geometry.combined_affinity import InputMatrices
+from headtree.geometry.linkage import linkage_tree
+from headtree.geometry.resampled_trees import ResampledTrees
+from headtree.measures.comparisons import adjusted_rand_index
+from headtree.measures.support import LEAST_SUPPORT, Chance, Transfer, divisions, tree_closeness
+from headtree.trees.tree import PartitionTree
+
+#: Divisions of the inputs into halves whose families are compared, and divisions of each half that find these.
+_HALVINGS = 20
+_QUICK_DIVISIONS = 30
+
+#: Random choices of some of the inputs.
+_SUBSETS = 5
+
+
+class Replication(NamedTuple):
+    """Agreement of the families of two halves of the inputs, over random divisions into halves.
+
+    The adjusted Rand index is 1 for the same families and 0 for what chance gives. Heads in no family count as
+    families of their own. A half has half of the inputs, so the families of all of them hold better.
+    """
+
+    rand_index: float  #: mean over divisions
+    low: float  #: 2.5 % quantile
+    high: float  #: 97.5 % quantile
+
+
+class Growth(NamedTuple):
+    """Families of some of the inputs, means over random choices of them."""
+
+    n_inputs: int
+    support: float  #: mean support of the families, weighted by their size; 0 if there are none
+    coverage: float  #: share of the leaves in a family
+
+
+@dataclass(frozen=True, eq=False)
+class Families:
+    """A few disjoint folders of a consensus tree that have support, the largest first; there may be none.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> groups = np.repeat(rng.normal(size=(3, 8, 8)), 4, axis=0)  # 12 heads of three kinds
+    >>> inputs = [ht.AttentionTensor.from_array(2 * groups + rng.normal(size=(12, 8, 8))) for _ in range(10)]
+    >>> families = ht.consensus(ht.head_similarity(inputs), n_bootstrap=50).families()
+    >>> [leaves.tolist() for leaves in families.folders]
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    >>> families.coverage, round(families.replication.rand_index, 1)
+    (1.0, 1.0)
+    """
+
+    folders: tuple[Int[np.ndarray, " _leaf_of_folder"], ...]  #: leaves of each family
+    node: Int[np.ndarray, " family"]  #: uppermost node of each family in the consensus tree
+    support: Float[np.ndarray, " family"]  #: how much of it other inputs put together, beyond chance; above 0
+    medoid: Int[np.ndarray, " family"]  #: the leaf that is most alike to the others of its family
+    of_leaf: Int[np.ndarray, " leaf"]  #: index of the family of each leaf; -1 for leaves in none
+    replication: Replication | None  #: None for fewer than four inputs, and for another number than the default
+
+    def __len__(self) -> int:
+        return len(self.folders)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the leaves that are in a family."""
+        return float((self.of_leaf >= 0).mean())
+
+
+def replication_of_families(
+    inputs: InputMatrices, chance: Chance, at_most: int, rng: np.random.Generator
+) -> Replication | None:
+    """Compare the families of two halves of the inputs; None for fewer than four inputs.
+
+    The null distribution is that of all inputs, and not conditional: what is asked is whether the same folders are
+    chosen, not whether each holds.
+    """
+    if inputs.n_inputs < 4 or inputs.n_leaves < 3:
+        return None
+    found = []
+    for _ in range(_HALVINGS):
+        halves = np.array_split(rng.permutation(inputs.n_inputs), 2)
+        labels = [_quick_families(inputs.of_inputs(half.tolist()), chance, at_most, rng)[0] for half in halves]
+        found.append(adjusted_rand_index(*labels))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return Replication(float(np.mean(found)), float(low), float(high))
+
+
+def growth_of_support(
+    inputs: InputMatrices, chance: Chance, at_most: int, rng: np.random.Generator
+) -> tuple[Growth, ...]:
+    """Support of the families of a quarter, a half and all of the inputs, four of them at least.
+
+    As in `replication_of_families`, the null distribution is that of all inputs, and not conditional.
+    """
+    n = inputs.n_inputs
+    sizes = sorted({size for size in (n // 4, n // 2, n) if size >= 4})
+    if inputs.n_leaves < 3:
+        return ()
+    found = []
+    for size in sizes:
+        rows = []
+        for _ in range(_SUBSETS if size < n else 1):
+            some = inputs.of_inputs(rng.permutation(n)[:size].tolist())
+            rows.append(_quick_families(some, chance, at_most, rng)[1:])
+        support, coverage = np.mean(rows, axis=0)
+        found.append(Growth(size, float(support), float(coverage)))
+    return tuple(found)
+
+
+def _quick_families(
+    inputs: InputMatrices, chance: Chance, at_most: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " leaf"], float, float]:
+    """A label for each leaf, its own for leaves in no family; the families' mean support, and their coverage."""
+    n = inputs.n_leaves
+    trees = ResampledTrees.grow(inputs, divisions(inputs.n_inputs, _QUICK_DIVISIONS, rng))
+    tree = linkage_tree(tree_closeness(inputs, trees))
+    folders = leaves_of_inner(tree)
+    labels = np.arange(n) + len(folders)
+    if not folders:
+        return labels, 0.0, 0.0
+    members = np.zeros((len(folders), n), dtype=bool)
+    for row, leaves in zip(members, folders, strict=True):
+        row[leaves] = True
+    transfer = Transfer.to_halves(trees, members)
+    support = np.array([chance.beyond(transfer.of(i), len(folder), n) for i, folder in enumerate(folders)])
+    support[support < LEAST_SUPPORT] = 0
+    chosen = best_folders(tree, transfer.mean, support, at_most)
+    for i in chosen:
+        labels[folders[i]] = i
+    sizes = np.array([len(folders[i]) for i in chosen])
+    mean = float(np.average(support[chosen], weights=sizes)) if chosen else 0.0
+    return labels, mean, float(sizes.sum() / n)
+
+
+def inner_folders(tree: PartitionTree) -> Int[np.ndarray, " folder"]:
+    """Indices, among the distinct folders, of all except the root and the single leaves."""
+    return np.flatnonzero(~tree.distinct.is_leaf)[1:]
+
+
+def leaves_of_inner(tree: PartitionTree) -> tuple[Int[np.ndarray, " _leaf_of_folder"], ...]:
+    """Leaves of each inner folder."""
+    distinct = tree.distinct
+    return tuple(np.flatnonzero(tree.nodes[distinct.level[i]] == distinct.node[i]) for i in inner_folders(tree))
+
+
+def best_folders(
+    tree: PartitionTree, transfer: Float[np.ndarray, " folder"], support: Float[np.ndarray, " folder"], at_most: int
+) -> list[int]:
+    """Indices, among the inner folders, of the families: the best choice below each folder, from leaves to root.
+
+    A folder with support and a fraction p of the leaves is worth p (1 - p) (t + s), with transfer t and support s.
+    """
+    distinct, inner = tree.distinct, inner_folders(tree)
+    worth = np.zeros(len(distinct))
+    share = distinct.size[inner] / tree.n_leaves
+    worth[inner] = share * (1 - share) * np.where(support > 0, transfer + support, 0)
+    number = {int(folder): i for i, folder in enumerate(inner)}
+    children, pointers = distinct.children
+    nothing: _Choices = [(0.0, ())] * (at_most + 1)
+    best: list[_Choices] = [nothing] * len(distinct)
+    for folder in np.flatnonzero(~distinct.is_leaf)[::-1].tolist():
+        below = nothing
+        for child in children[pointers[folder] : pointers[folder + 1]].tolist():
+            below = _together(below, best[child])
+        if folder in number and worth[folder] > 0:
+            itself = (float(worth[folder]), (number[folder],))
+            below = [below[0], *(max(choice, itself, key=lambda c: c[0]) for choice in below[1:])]
+        best[folder] = below
+    return list(best[0][at_most][1])
+
+
+#: For m = 0, 1, …: the largest sum for at most m folders, and those folders.
+_Choices = list[tuple[float, tuple[int, ...]]]
+
+
+def _together(a: _Choices, b: _Choices) -> _Choices:
+    """Combine the best choices from two disjoint subtrees."""
+    if b[-1][0] == 0:
+        return a
+    return [
+        max(((a[i][0] + b[m - i][0], a[i][1] + b[m - i][1]) for i in range(m, -1, -1)), key=lambda c: c[0])
+        for m in range(len(a))
+    ]

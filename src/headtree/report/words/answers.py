@@ -1,0 +1,426 @@
+"""What a run found, in sentences: the terminal's summary and the top of the page say the same.
+
+Every number that is about some of the heads names them, so that a page can select them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headtree.measures.heads.roles import WORDS
+from headtree.report.words.folder_words import folder_words
+from headtree.report.words.numbers import number_words
+from headtree.report.words.similarity_words import heads_that
+from headtree.runs.run import Run
+from headtree.tensor.attention_tensor import HeadId
+
+#: Share of attention to what followed the earlier copy from which a head is an induction head: that of a role.
+_INDUCTION = 0.4
+
+#: With fewer inputs, two halves of them hardly ever show the same families.
+_ENOUGH_INPUTS = 10
+
+#: Growth of mean support with twice the inputs from which more inputs are worth while.
+_WORTH_MORE = 0.05
+
+#: Reliability from which the order of heads by effect says something.
+_RELIABLE = 0.4
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A part of a sentence, and the heads it is about, if it is about some of them."""
+
+    text: str
+    heads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A sentence or two on one subject.
+
+    Subjects are "roles", "induction", "families", "family" (one of them), "effects", "inputs", "ranking" and
+    "sparsity".
+    """
+
+    about: str
+    phrases: tuple[Phrase, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it as plain text."""
+        return "".join(phrase.text for phrase in self.phrases)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        phrases = [{"text": phrase.text, "heads": list(phrase.heads)} for phrase in self.phrases]
+        return {"about": self.about, "text": self.text, "phrases": phrases}
+
+
+def answers(run: Run) -> list[Answer]:
+    """What a run of a network found, the most useful first.
+
+    Parameters
+    ----------
+    run : Run
+        A run of a network whose steps up to the diagnostics are done.
+    """
+    found = [
+        _roles(run.heads),
+        _induction(run.heads),
+        *_families(run),
+        _effects(run),
+        _growth(run),
+        _ranking(run),
+        _sparsity(run),
+    ]
+    return [answer for answer in found if answer is not None]
+
+
+def _answer(about: str, *phrases: str | Phrase) -> Answer:
+    return Answer(about, tuple(Phrase(part) if isinstance(part, str) else part for part in phrases))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _one(name: str) -> Phrase:
+    return Phrase(name, (name,))
+
+
+def _count(heads: Sequence[str]) -> Phrase:
+    return Phrase(f"{len(heads)} head{'s' * (len(heads) != 1)}", tuple(heads))
+
+
+def _joined(parts: Iterable[tuple[str | Phrase, ...]], between: str = "; ") -> list[str | Phrase]:
+    """Groups of phrases with something between them."""
+    result: list[str | Phrase] = []
+    for i, part in enumerate(parts):
+        result += [between, *part] if i else [*part]
+    return result
+
+
+# -- roles and induction ---------------------------------------------------------------------------------
+
+
+def head_roles_of(table: Any) -> list[str]:
+    """The role of each head in the table of heads; "" for none."""
+    if "role" not in table:
+        return [""] * len(table)
+    return [role if isinstance(role, str) else "" for role in table["role"]]
+
+
+def roles_found(table: Any) -> list[dict[str, Any]]:
+    """Each role with its heads, the strongest head and its share of attention; the most frequent role first."""
+    roles, names = head_roles_of(table), [str(name) for name in table["name"]]
+    column_of = {words: column for column, words in WORDS.items()}
+    found = []
+    for role, n in sorted(Counter(filter(None, roles)).items(), key=lambda pair: (-pair[1], pair[0])):
+        own = [i for i, name in enumerate(roles) if name == role]
+        column = column_of.get(role, "")
+        shares = table[column].to_numpy(dtype=float) if column in table else np.full(len(table), np.nan)
+        best = max(own, key=lambda i: (np.nan_to_num(shares[i], nan=-1.0), -i))
+        share = float(shares[best]) if np.isfinite(shares[best]) else None
+        found.append(
+            {"role": role, "n_heads": n, "heads": [names[i] for i in own], "strongest": names[best], "share": share}
+        )
+    return found
+
+
+def _roles(table: Any) -> Answer | None:
+    if "role" not in table:
+        return None
+    found = roles_found(table)
+    others = _leaning(table)
+    if not found:
+        text = "No head has a role: none gives most of its attention to one kind of token."
+        return _answer("roles", text, *others)
+    having = [name for row in found for name in row["heads"]]
+    parts: list[tuple[str | Phrase, ...]] = []
+    for i, row in enumerate(found):
+        whole = " of its attention" if i == 0 else ""
+        share = "" if row["share"] is None else f", {_percent(row['share'])}{whole}"
+        lead = "strongest " if row["n_heads"] > 1 else ""
+        parts.append(
+            (
+                Phrase(f"{row['n_heads']} {row['role']}", tuple(row["heads"])),
+                f" ({lead}",
+                _one(row["strongest"]),
+                f"{share})",
+            )
+        )
+    verb = "has" if len(having) == 1 else "have"
+    return _answer(
+        "roles",
+        Phrase(f"{len(having)} of {len(table)} heads", tuple(having)),
+        f" {verb} a role: ",
+        *_joined(parts),
+        ".",
+        *others,
+    )
+
+
+def _leaning(table: Any) -> list[str | Phrase]:
+    """Heads without a role that lean to one, most frequent first."""
+    roles, names = head_roles_of(table), [str(name) for name in table["name"]]
+    leanings = [word if isinstance(word, str) else "" for word in table.get("leaning", [""] * len(table))]
+    leaning = {name: word for name, word, role in zip(names, leanings, roles, strict=True) if word and not role}
+    if not leaning:
+        return []
+    counts = sorted(Counter(leaning.values()).items(), key=lambda pair: (-pair[1], pair[0]))
+    parts: list[tuple[str | Phrase, ...]] = [
+        (Phrase(f"{n} {word}", tuple(name for name, own in leaning.items() if own == word)),) for word, n in counts
+    ]
+    many = f"{len(leaning)} {'others lean' if any(roles) else 'lean'}"
+    chance = "more than three times as much as by chance"
+    if len(counts) == 1:
+        return [" ", Phrase(f"{many} to {counts[0][0]}", tuple(leaning)), f", {chance}."]
+    return [" ", Phrase(f"{many} to one", tuple(leaning)), f", {chance}: ", *_joined(parts, ", "), "."]
+
+
+def induction_found(table: Any) -> dict[str, Any] | None:
+    """The induction heads, strongest first, and the head that comes closest; None if it was not measured."""
+    if "prefix_matching" not in table or not table["prefix_matching"].notna().any():
+        return None
+    falling = table.sort_values("prefix_matching", ascending=False, kind="stable")
+    best = falling.iloc[0]
+    copying = float(best["copying"]) if "copying" in table and np.isfinite(best["copying"]) else None
+    clear = falling[falling["prefix_matching"] >= _INDUCTION]
+    return {
+        "heads": [str(name) for name in clear["name"]],
+        "strongest": str(best["name"]),
+        "prefix_matching": float(best["prefix_matching"]),
+        "copying": copying,
+    }
+
+
+def _induction(table: Any) -> Answer | None:
+    found = induction_found(table)
+    if found is None:
+        return None
+    copying = "" if found["copying"] is None else f", copying {found['copying']:.2f}"
+    share = f"{_percent(found['prefix_matching'])} of its attention to what followed the earlier copy{copying}"
+    best = _one(found["strongest"])
+    if not found["heads"]:
+        return _answer("induction", "No induction head: ", best, f" comes closest, with {share}.")
+    n = len(found["heads"])
+    words = f"{n} induction head{'s' * (n > 1)}"
+    return _answer(
+        "induction",
+        Phrase(words, tuple(found["heads"])),
+        ", the strongest " if n > 1 else ", ",
+        best,
+        f", with {share}.",
+    )
+
+
+# -- families --------------------------------------------------------------------------------------------
+
+
+def families_found(run: Run) -> list[dict[str, Any]]:
+    """The families of heads: size, support, medoid, layers, and in words what they do."""
+    table = run.heads
+    index = {str(name): i for i, name in enumerate(table["name"])}
+    ids = [HeadId(int(a), int(b)) for a, b in zip(table["layer"], table["head"], strict=True)]
+    roles = head_roles_of(table)
+    leanings = [word if isinstance(word, str) else "" for word in table.get("leaning", [""] * len(table))]
+    found = []
+    for i, family in enumerate(run.measures.consensus.families):
+        leaves = [index[name] for name in family.heads]
+        layers = [ids[leaf].layer for leaf in leaves]
+        found.append(
+            {
+                "family": i,
+                "size": len(leaves),
+                "support": family.support,
+                "medoid": family.medoid,
+                "layers": [min(layers), max(layers)],
+                "words": folder_words(leaves, ids, roles if any(roles[leaf] for leaf in leaves) else None)
+                + _leaning_words([leanings[leaf] for leaf in leaves], [roles[leaf] for leaf in leaves])
+                + _pattern_words(table, leaves),
+                "heads": list(family.heads),
+            }
+        )
+    return found
+
+
+def _leaning_words(leanings: Sequence[str], roles: Sequence[str]) -> str:
+    """What heads without a role lean to, if it is the same for most of them."""
+    without = [leaning for leaning, role in zip(leanings, roles, strict=True) if not role]
+    counts = Counter(filter(None, without))
+    if 2 * len(without) < len(roles) or not counts:
+        return ""
+    word, n = min(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return f", {n} leaning to {word}" if n > 1 and 2 * n >= len(without) else ""
+
+
+def _pattern_words(table: Any, leaves: Sequence[int]) -> str:
+    """How sharp their attention is."""
+    if "confidence" not in table:
+        return ""
+    return f", mean confidence {table['confidence'].to_numpy(dtype=float)[list(leaves)].mean():.2f}"
+
+
+def _families(run: Run) -> list[Answer]:
+    about, n_inputs = run.measures.consensus, run.n_inputs
+    who = heads_that(str(about.kind), run.values_words)
+    if n_inputs == 1:
+        text = (
+            "Whether groups of heads replicate is unknown: one input has no support. Families need several inputs."
+        )
+        return [_answer("families", text)]
+    few = (
+        f" {n_inputs} inputs are too few to trust this: {_ENOUGH_INPUTS} or more are needed."
+        if n_inputs < _ENOUGH_INPUTS
+        else ""
+    )
+    found = families_found(run)
+    if not found:
+        text = f"No group of heads replicates: no set of {who} is found again on other inputs beyond chance.{few}"
+        return [_answer("families", text)]
+    covered = tuple(name for family in found for name in family["heads"])
+    replication = about.replication
+    again = (
+        ""
+        if replication is None
+        else f" Two halves of the inputs agree on the families with an adjusted Rand index of "
+        f"{replication.rand_index:.2f} ({replication.low:.2f} to {replication.high:.2f})."
+    )
+    n = len(found)
+    lead = _answer(
+        "families",
+        f"{n} {'family' if n == 1 else 'families'} of {who} {'holds' if n == 1 else 'hold'} on other inputs, with ",
+        Phrase(f"{_percent(about.coverage)} of the heads", covered),
+        f".{again}{few}",
+    )
+    return [lead, *map(_family, found)]
+
+
+def _family(found: dict[str, Any]) -> Answer:
+    n_heads, _, rest = found["words"].partition(",")
+    return _answer(
+        "family",
+        f"Family {found['family']}: ",
+        Phrase(n_heads, tuple(found["heads"])),
+        f",{rest}; support {found['support']:.2f}; typical ",
+        _one(found["medoid"]),
+        ".",
+    )
+
+
+def _growth(run: Run) -> Answer | None:
+    """How support grew with inputs, and whether more would help; None if it was not measured."""
+    growth = run.measures.consensus.get("growth")
+    if not growth or len(growth) < 2:
+        return None
+    first, last = growth[0], growth[-1]
+    supports = [float(step.support or 0.0) for step in growth]
+    if not any(supports):
+        return _answer(
+            "inputs", f"Nor do {first.n_inputs} of the {last.n_inputs} inputs show one: more would hardly help."
+        )
+    text = (
+        f"Mean support of the families was {supports[0]:.2f} with {first.n_inputs} inputs (with "
+        f"{_percent(first.coverage or 0)} of the heads) and is {supports[-1]:.2f} with {last.n_inputs} "
+        f"({_percent(last.coverage or 0)})"
+    )
+    doublings = np.log2(last.n_inputs / growth[-2].n_inputs) if last.n_inputs > growth[-2].n_inputs else 1.0
+    gains = [
+        (supports[-1] - supports[-2]) / doublings,
+        (float(last.coverage or 0) - float(growth[-2].coverage or 0)) / doublings,
+    ]
+    more = "more inputs would help" if max(gains) >= _WORTH_MORE else "more inputs would hardly change it"
+    return _answer("inputs", f"{text}: {more}.")
+
+
+# -- effects, ranking, sparsity --------------------------------------------------------------------------
+
+
+def largest_effects(table: Any) -> list[dict[str, Any]] | None:
+    """The heads without which the loss grows most; None if effects were not measured."""
+    if "effect" not in table:
+        return None
+    rows = table.sort_values("effect", ascending=False, kind="stable").head(_SHOWN).to_dict(orient="records")
+    return [
+        {"name": str(row["name"]), "effect": float(row["effect"]), "error": float(row["effect_error"])}
+        for row in rows
+    ]
+
+
+def _rounded(error: float) -> str:
+    return number_words(float(f"{error:.2g}"))
+
+
+def _effects(run: Run) -> Answer | None:
+    table = run.heads
+    largest = largest_effects(table)
+    if not largest:
+        return None
+    parts: list[tuple[str | Phrase, ...]] = [
+        (_one(head["name"]), f" ({number_words(head['effect'])} ± {_rounded(head['error'])})") for head in largest
+    ]
+    effect, error = (table[name].to_numpy(dtype=float) for name in ("effect", "effect_error"))
+    clear = [
+        str(name) for name, is_clear in zip(table["name"], np.abs(effect) > 2 * error, strict=True) if is_clear
+    ]
+    known: list[str | Phrase] = (
+        [" ", Phrase(f"{len(clear)} of {len(table)} effects", tuple(clear)), " are beyond two standard errors."]
+        if np.isfinite(error).all()
+        else []
+    )
+    reliability = run.effects.reliability
+    doubt = (
+        f" Their order is not reliable on these inputs: two halves of them agree with a rank correlation of "
+        f"{reliability:.2f}."
+        if np.isfinite(reliability) and reliability < _RELIABLE
+        else ""
+    )
+    what = "The loss grows most without " if run.effects.loss else "The output changes most without "
+    return _answer("effects", what, *_joined(parts, ", "), ".", *known, doubt)
+
+
+def _ranking(run: Run) -> Answer | None:
+    """How alike inputs rank the heads by structure score, and which are first."""
+    stability = run.measures.get("stability")
+    if stability is None or stability.mean_correlation is None:
+        return None
+    correlation, (low, high) = stability.mean_correlation, stability.interval
+    interval = "" if low is None else f", 95 % interval {low:.2f} to {high:.2f}"
+    alike = "alike" if correlation >= 0.7 else "partly alike" if correlation >= 0.3 else "not alike"
+    first = run.heads.sort_values("structure_rank")["name"].head(_SHOWN)
+    on = " (on trees of raw scores)" if run.values_words == "raw scores" else ""
+    return _answer(
+        "ranking",
+        f"Inputs rank the heads by structure score{on} {alike}: mean rank correlation {correlation:.2f}{interval}. "
+        "Highest: ",
+        *_joined([(_one(str(name)),) for name in first], ", "),
+        ".",
+    )
+
+
+def _sparsity(run: Run) -> Answer:
+    return _answer("sparsity", gain_words(run.measures.sparsity.median_gain, run.values_words))
+
+
+def gain_words(gain: float, values: str = "values") -> str:
+    """Whether organizing makes a tensor sparser."""
+    if not np.isfinite(gain):
+        return "Nothing to compare: the tensor is zero."
+    if abs(gain - 1) < 0.005:
+        return (
+            "Organized and in the original order, equally many Haar coefficients hold 99 % of the energy of the "
+            f"{values}."
+        )
+    helps, factor, more = ("helps", gain, "fewer") if gain > 1 else ("does not help here", 1 / gain, "more")
+    return (
+        f"Organizing {helps}: {factor:.2f} times {more} Haar coefficients hold 99 % of the energy of the {values} "
+        "than in the original order."
+    )

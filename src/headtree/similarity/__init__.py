@@ -1,0 +1,1 @@
+"""How alike the heads of a network are, on each of several inputs."""

@@ -1,0 +1,1 @@
+"""Which similarity of heads for which question: replication, function, roles and cost on four networks."""

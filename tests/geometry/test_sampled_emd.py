@@ -1,0 +1,223 @@
+"""Sampled tree distances: all folders give the exact distance, some give it in the mean, with their error."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headtree as ht
+from headtree.geometry.affinity import initial_affinity, sampled_affinity, slice_powers
+from headtree.geometry.emd import emd_matrix
+from headtree.geometry.sampled_emd import n_differences, sampled_emd
+from tests.geometry.test_emd import arrays_with_trees
+
+ALL = 10**6
+
+
+def estimate(x, axis, trees, missing=None, *, samples, seed=0, alpha=0.0, beta=1.0, weights="levels"):
+    orders = [tree.order(np.random.default_rng(1).normal(size=tree.n_leaves)) for tree in trees]
+    values = torch.from_numpy(x if missing is None else np.where(missing, 0, x))
+    mask = missing if missing is None or isinstance(missing, torch.Tensor) else torch.from_numpy(missing)
+    rng = np.random.default_rng(seed)
+    return sampled_emd(values, axis, trees, orders, alpha, beta, weights, mask, samples=samples, rng=rng)
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays_with_trees(), st.floats(-1, 1), st.floats(-1, 2), st.sampled_from(["levels", "distinct"]))
+def test_all_folders_give_the_exact_distance(case, alpha, beta, weights):
+    x, axis, trees, _ = case
+    exact = ht.tree_emd(x, axis, trees, alpha, beta, weights=weights)
+    found = estimate(x, axis, trees, samples=ALL, alpha=alpha, beta=beta, weights=weights)
+    np.testing.assert_allclose(found.distances.numpy(), exact, rtol=1e-10, atol=1e-12)
+    assert found.relative_error is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays_with_trees(masked=True), st.floats(-1, 1), st.floats(-1, 2))
+def test_all_folders_give_the_exact_distance_with_missing_entries(case, alpha, beta):
+    x, axis, trees, missing = case
+    if missing.all():
+        return
+    exact = ht.tree_emd(x, axis, trees, alpha, beta, mask=missing)
+    found = estimate(x, axis, trees, missing, samples=ALL, alpha=alpha, beta=beta)
+    np.testing.assert_allclose(found.distances.numpy(), exact, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_all_folders_give_the_exact_distance_under_a_causal_mask(axis):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(4, 9, 9))
+    missing = torch.ones(9, 9, dtype=torch.bool).triu(1).expand(x.shape)
+    trees = [ht.PartitionTree.halving(n) for i, n in enumerate(x.shape) if i != axis]
+    exact = ht.tree_emd(x, axis, trees, 0.3, mask=missing)
+    found = estimate(x, axis, trees, missing, samples=ALL, alpha=0.3)
+    np.testing.assert_allclose(found.distances.numpy(), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("alpha", "beta", "weights"), [(0, 1, "levels"), (1, 0.5, "distinct"), (-0.5, 0, "levels")]
+)
+def test_the_estimate_is_unbiased_and_its_error_is_that_of_repeated_draws(masked, alpha, beta, weights):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5, 24, 30)) + rng.normal(size=(5, 1, 1))
+    missing = rng.random(x.shape) < 0.3 if masked else None
+    trees = [ht.PartitionTree.halving(n) for n in x.shape[1:]]
+    exact = ht.tree_emd(x, 0, trees, alpha, beta, weights=weights, mask=missing)
+    options = {"samples": 8, "alpha": alpha, "beta": beta, "weights": weights}
+    found = [estimate(x, 0, trees, missing, seed=seed, **options) for seed in range(200)]
+    off = ~np.eye(5, dtype=bool)
+    drawn = np.array([each.distances.numpy()[off] for each in found])
+    assert np.abs(drawn.mean(axis=0) / exact[off] - 1).max() < 4 * (drawn.std(axis=0) / exact[off]).max() / 200**0.5
+    spread = np.sqrt(np.mean((drawn - exact[off]) ** 2)) / exact[off].mean()
+    claimed = np.sqrt(np.mean([each.relative_error**2 for each in found]))
+    assert 0.8 < claimed / spread < 1.25
+
+
+def test_more_samples_have_smaller_errors():
+    x = np.random.default_rng(0).normal(size=(6, 64, 64))
+    trees = [ht.PartitionTree.halving(64)] * 2
+    errors = [estimate(x, 0, trees, samples=m).relative_error for m in (8, 128, 2048)]
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+
+
+def test_equal_slices_have_distance_zero():
+    x = np.random.default_rng(0).normal(size=(1, 40, 40)).repeat(4, axis=0)
+    assert not estimate(x, 0, [ht.PartitionTree.halving(40)] * 2, samples=8).distances.any()
+
+
+def test_differences_are_counted():
+    trees = [ht.PartitionTree.halving(4), ht.PartitionTree.flat(5)]
+    assert n_differences(3, trees) == 3 * 7 * 6
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("n_first", [2, 6])
+def test_permuted_slices_give_permuted_trees(masked, n_first):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n_first, 40, 40)) + 3 * rng.normal(size=(n_first, 1, 40))
+    mask = rng.random((40, 40)) < 0.2 if masked else np.zeros((40, 40), bool)
+    orders = [rng.permutation(n) for n in x.shape]
+    settings_ = ht.Questionnaire(samples=16)
+    org = ht.organize_array(x, settings_, mask=np.broadcast_to(mask, x.shape))
+    moved = ht.organize_array(
+        x[np.ix_(*orders)], settings_, mask=np.broadcast_to(mask[np.ix_(*orders[1:])], x.shape)
+    )
+    assert org.status.relative_errors["axis1"] > 0
+    assert [tree.take(order) for tree, order in zip(org.trees, orders, strict=True)] == list(moved.trees)
+
+
+def test_the_same_on_any_number_of_threads():
+    x = np.random.default_rng(0).normal(size=(20, 50, 50)).astype(np.float32)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for n in (1, 2, 3):
+            torch.set_num_threads(n)
+            found.append(ht.organize_array(x, ht.Questionnaire(samples=16)).distances)
+    finally:
+        torch.set_num_threads(before)
+    for axis in range(3):
+        assert all(np.array_equal(found[0][axis], other[axis]) for other in found[1:])
+
+
+def test_auto_is_exact_for_small_arrays_and_the_status_says_which():
+    x = np.random.default_rng(0).normal(size=(6, 20, 20))
+    auto, exact = ht.organize_array(x), ht.organize_array(x, ht.Questionnaire(samples=None))
+    sampled = ht.organize_array(x, ht.Questionnaire(samples=8))
+    assert list(auto.trees) == list(exact.trees)
+    assert auto.status.distances == "tree distances are exact"
+    assert "tree distances are sampled, with relative errors axis0" in str(sampled.status)
+    for ours, theirs in zip(sampled.distances, exact.distances, strict=True):
+        assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("samples", [0, 1, -3, True, 2.5, "many"])
+def test_samples_must_be_two_or_more(samples):
+    with pytest.raises(ht.HeadtreeError, match="samples must be"):
+        ht.Questionnaire(samples=samples)
+
+
+def test_the_bundled_vit_by_sampling():
+    """At most 2 % off and correlation of affinities of 0.998 or more, as the defaults promise for large arrays."""
+    network = ht.load_bundled("vit")
+    (att,) = ht.ModelView(network.model).capture(inputs=network.inputs[:1])
+    exact = ht.organize(att)
+    head = att.values
+    keys = [exact.coordinates[i][:, 0] for i in (1, 2)]
+    trees = [exact.trees[i] for i in (1, 2)]
+    orders = [tree.order(key) for tree, key in zip(trees, keys, strict=True)]
+    rng = np.random.default_rng(0)
+    found = sampled_emd(head, 0, trees, orders, 0.0, 1.0, "levels", None, samples=256, rng=rng)
+    truth = emd_matrix(head, 0, trees, 0.0, 1.0, "levels").numpy()
+    off = ~np.eye(len(truth), dtype=bool)
+    ours = found.distances.numpy()
+    assert np.sqrt(np.mean((ours[off] - truth[off]) ** 2)) / truth[off].mean() < 0.02
+    affinities = [np.exp(-d / np.median(d))[off] for d in (ours, truth)]
+    assert np.corrcoef(*affinities)[0, 1] > 0.998
+
+
+# -- first affinities --------------------------------------------------------------------------------------------
+
+
+def estimated(x, most_products, kind="cosine", mask=None):
+    return sampled_affinity(kind, x, 1, mask, slice_powers(x), most_products)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "correlation", "gaussian"])
+@pytest.mark.parametrize("strong", [None, 17])
+def test_first_affinities_from_part_of_another_axis(kind, strong):
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(200, 12, 9)) + 2 * rng.normal(size=(1, 12, 9)))
+    if strong is not None:
+        x[strong] *= 200  # a slice that decides everything is taken for certain
+    exact = initial_affinity(kind, x, 1)
+    found = estimated(x, 12 * x.numel() // 8, kind)
+    assert (found.n_taken, found.other_axis) == (48, 0)
+    off = ~torch.eye(12, dtype=torch.bool)
+    difference = float((found.affinity - exact)[off].square().mean().sqrt())
+    assert difference < 2.5 * found.error + 1e-3
+    assert found.error < 0.1
+
+
+def test_first_affinities_do_not_depend_on_the_order_of_the_other_axis():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(200, 12, 9)))
+    moved = x[torch.from_numpy(rng.permutation(200))]
+    ours, theirs = (estimated(y, 12 * y.numel() // 8).affinity for y in (x, moved))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_powers_are_sums_of_squares():
+    for shape in ((4, 5), (3, 4, 5), (2, 3, 4, 5)):
+        x = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
+        for axis, powers in enumerate(slice_powers(x)):
+            others = [i for i in range(x.ndim) if i != axis]
+            torch.testing.assert_close(powers, x.square().sum(dim=others))
+
+
+def test_first_affinities_are_exact_where_they_can_be():
+    x = torch.ones(200, 12, 9)
+    assert estimated(x, 12 * x.numel() // 2) is None
+    mask = torch.zeros(200, 12, 9, dtype=torch.bool)
+    mask[0, 0, 0] = mask[1, 1, 1] = True
+    assert estimated(x, 100, mask=mask) is None  # no axis along which the mask is the same
+
+
+def test_a_status_can_be_a_key():
+    org = ht.organize_array(np.random.default_rng(0).normal(size=(4, 9, 9)), ht.Questionnaire(samples=4))
+    assert {org.status: 1}[org.status] == 1
+
+
+def test_a_sample_without_differences_claims_nothing():
+    x = np.zeros((2, 4096))
+    x[0, 5], x[0, 900] = 1.0, -1.0
+    found = [estimate(x, 0, [ht.PartitionTree.halving(4096)], samples=16, seed=seed) for seed in range(5)]
+    for each in found:
+        assert each.distances.any() or np.isnan(each.relative_error)
+
+
+def test_a_single_slice_has_no_error():
+    x = np.random.default_rng(0).normal(size=(1, 80, 80))
+    assert set(ht.organize_array(x, ht.Questionnaire(samples=8)).status.relative_errors) == {"axis1", "axis2"}

@@ -1,0 +1,81 @@
+"""Scores that hold their causal mask as numbers, and captured ones that lost it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import headtree as ht
+from headtree.errors import HeadtreeWarning
+from headtree.tensor.hidden_mask import future_keys
+
+
+def scores(n_heads=3, n_queries=6, n_keys=6):
+    return np.random.default_rng(0).standard_normal((n_heads, n_queries, n_keys)).astype(np.float32)
+
+
+def masked_by_numbers(number, n_queries=6, n_keys=6, heads=slice(None)):
+    """Scores with a large negative number added to future keys."""
+    x = scores(n_queries=n_queries, n_keys=n_keys)
+    x[heads] += np.where(future_keys(n_queries, n_keys), number, 0).astype(np.float32)
+    return x
+
+
+@pytest.mark.parametrize("number", [-1e4 - 20, -1e9, np.finfo(np.float32).min, -np.inf])
+@pytest.mark.parametrize("shape", [(6, 6), (4, 7)])
+@pytest.mark.parametrize("row_constant", [0.0, -3e4, 3e4])
+def test_a_mask_in_numbers_is_refused_and_the_line_makes_the_right_mask(number, shape, row_constant):
+    x = masked_by_numbers(number, *shape) + np.float32(row_constant)
+    att = ht.AttentionTensor.from_array(x)
+    for call in (att.centred, lambda: ht.head_similarity(att), lambda: ht.head_similarity(att, "questionnaire")):
+        with pytest.raises(ht.HeadtreeError, match="L0H0 hold a causal mask as large negative numbers") as error:
+            call()
+    mask = eval(str(error.value).rsplit("mask=", 1)[1])
+    np.testing.assert_array_equal(mask, future_keys(*shape))
+    ht.head_similarity(ht.AttentionTensor.from_array(x, mask=mask))
+
+
+def test_a_mask_in_the_numbers_of_some_heads_and_on_disk(tmp_path):
+    x = masked_by_numbers(-1e5, heads=slice(1, 2))
+    ht.AttentionTensor.from_array(x).save(tmp_path / "a.zarr")
+    with pytest.raises(ht.HeadtreeError, match="head L0H1 hold"):
+        ht.head_similarity(ht.AttentionTensor.open(tmp_path / "a.zarr"))
+
+
+def test_other_large_negative_numbers_are_scores():
+    """Below the diagonal as well, on some future keys only, on rows as a whole, or masked."""
+    some = scores()
+    some[:, 0, 3:] -= 1e5
+    below = masked_by_numbers(-1e5)
+    below[:, 2:, 0] -= 2e5
+    rows = scores()
+    rows[:, 2] -= 1e6
+    for x in (some, rows, masked_by_numbers(-9e3)):
+        att = ht.AttentionTensor.from_array(x)
+        att.centred()
+        ht.head_similarity(att)
+    masked = ht.AttentionTensor.from_array(masked_by_numbers(-1e5), mask=future_keys(6, 6))
+    assert masked.centred().block().abs().max() < 10
+    with pytest.raises(ht.HeadtreeError, match="causal mask"):  # whatever else is masked
+        ht.AttentionTensor.from_array(below).centred()
+    probs = ht.AttentionTensor.from_array(np.full((2, 3, 3), 1 / 3), kind="probs")
+    ht.head_similarity(probs)
+
+
+def test_a_captured_mask_that_was_taken_away_is_missed():
+    network = ht.load_bundled("txl")
+    (att,) = ht.capture(network.model, inputs=network.inputs[:1], layers=[0])
+    assert att.provenance["causal"] is True
+    att.centred()
+    ht.head_similarity(att)
+    lost = replace(att, mask=None)
+    for call in (lost.centred, lambda: ht.head_similarity(lost)):
+        with pytest.warns(HeadtreeWarning, match="captured from a causal model, but their mask is missing"):
+            call()
+
+
+def test_what_sees_the_future_is_not_called_causal():
+    network = ht.load_bundled("vit")
+    (att,) = ht.capture(network.model, inputs=network.inputs[:1], layers=[0])
+    assert "causal" not in att.provenance
+    att.centred()
