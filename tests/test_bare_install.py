@@ -25,7 +25,7 @@ from headtree.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 MISSING = 2  # exit code
-OPTIONAL = ("PIL", "bokeh", "datasets", "headtree_networks", "matplotlib", "safetensors", "transformers")
+OPTIONAL = ("PIL", "datasets", "headtree_networks", "matplotlib", "safetensors", "transformers")
 
 
 def build(project, folder):

@@ -9,7 +9,7 @@ from headtree.errors import MissingPackageError
 #: The packages that each extra requires, by their import names.
 EXTRAS = {
     "models": ("safetensors", "transformers"),
-    "report": ("bokeh", "matplotlib"),
+    "report": ("matplotlib",),
     "demo": ("PIL", "headtree_networks", "safetensors", "transformers"),
     "train": ("datasets",),
 }

@@ -6,9 +6,9 @@ class Driver:
 
     def __init__(self, context, path, fragment=""):
         self.tab = context.new_page()
-        self.tab.set_default_timeout(120_000)  # a loaded machine is slow
+        self.tab.set_default_timeout(60_000)  # a loaded machine is slow
         self.tab.emulate_media(reduced_motion="reduce")  # a page that still scrolls has nothing in its place
-        self.errors, self.requests = [], []
+        self.path, self.errors, self.requests = path, [], []
         self.tab.on("console", self._console)
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", lambda dialog: (self.errors.append(dialog.message), dialog.dismiss()))
@@ -24,117 +24,127 @@ class Driver:
         if not request.url.startswith(("data:", "blob:")):
             self.requests.append(request.url)
 
+    def reset(self, fragment=""):
+        """The same page as it opens, with nothing selected, at its top."""
+        self.js("text => { document.activeElement?.blur(); location.hash = text || '#'; scrollTo(0, 0); }", fragment)
+        self.tab.mouse.move(0, 0)
+        self.settled()
+
     def js(self, expression, *arguments):
         """Look at something; never used to do what a person would do."""
         return self.tab.evaluate(expression, *arguments)
 
-    def wait(self, expression):
-        self.tab.wait_for_function(expression)
+    def state(self, key):
+        return self.js("key => HT.state.get()[key]", key)
+
+    def wait(self, expression, argument=None):
+        self.tab.wait_for_function(expression, arg=argument)
 
     def settled(self):
-        """Wait until the page says that nothing is under way."""
+        """Wait until the page says that nothing is under way, and what it drew is on the screen."""
+        self.wait("() => 'settled' in document.documentElement.dataset")
+        self.js("() => new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve)))")
         self.wait("() => 'settled' in document.documentElement.dataset")
 
     def drawn(self, card):
-        """Scroll to a card and wait until its plot shows what is chosen, in a place where it stays."""
-        self.tab.locator(f"section:has(#{card})").scroll_into_view_if_needed()
-        self.wait(
-            f"""() => HT.plots.cards.some(c => c.id === '{card}' && c.view) &&
-                !document.getElementById('{card}').closest('section').hasAttribute('data-due')"""
-        )
+        """Scroll to a card and wait until it shows what is chosen."""
+        fold = self.tab.locator(f"details.fold:not([open]):has(#{card}) > summary")
+        if fold.count():
+            fold.click()
+        self.js("id => document.getElementById(id).scrollIntoView({block: 'center'})", card)
+        self.wait("id => { const e = document.getElementById(id); return e && !e.closest('[data-due]'); }", card)
         self.settled()
-        self.tab.locator(f"#{card}-plot").scroll_into_view_if_needed()
-        self.js(
-            """async id => {
-                const {dataset} = document.documentElement, plot = document.getElementById(id);
-                let last = "";
-                for (let same = 0; same < 3;) {
-                    await new Promise(requestAnimationFrame);
-                    const now = JSON.stringify(plot.getBoundingClientRect());
-                    same = now === last && "settled" in dataset ? same + 1 : 0;
-                    last = now;
-                }
-            }""",
-            f"{card}-plot",
-        )
+        self.js("id => document.getElementById(id).scrollIntoView({block: 'center'})", f"{card}-plot")
+        self.settled()
 
-    def open_table(self, card):
-        """Unfold the table of a plot; it is filled when it opens."""
-        self.tab.locator(f"#{card} summary").first.click()
+    def unfold(self, card):
+        """Open the first fold of a card; its content is made when it opens."""
+        details = self.tab.locator(f"#{card} details").first
+        if details.get_attribute("open") is None:
+            details.locator("summary").first.click()
         self.tab.locator(f"#{card} td").first.wait_for(state="visible")
 
-    def place(self, card, x, y):
-        """Where a point of a plot is on the screen."""
-        self.drawn(card)
+    def groups(self):
+        """Bring the map, the tree and the affinities onto the screen once."""
+        for name in ("tree", "map", "affinity"):
+            self.drawn(name)
+
+    def on_screen(self, card, place):
+        """A place of a drawing, in pixels of the window."""
         return self.js(
-            """([id, x, y]) => {
-                const {view} = HT.plots.cards.find(c => c.id === id);
-                const box = view.el.getBoundingClientRect();
-                return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+            """([id, [x, y]]) => {
+                const drawing = document.querySelector(`#${id}-plot svg`), box = drawing.getBoundingClientRect();
+                const view = drawing.viewBox.baseVal;
+                return [box.x + x * box.width / view.width, box.y + y * box.height / view.height];
             }""",
-            [card, x, y],
+            [card, place],
         )
 
-    def click(self, card, x, y, shift=False):
-        place = self.place(card, x, y)
+    def click_at(self, card, place, shift=False):
+        self.tab.mouse.move(*self.on_screen(card, place))
         if shift:
             self.tab.keyboard.down("Shift")
-        self.tab.mouse.click(*place)
+        self.tab.mouse.down()
+        self.tab.mouse.up()
         if shift:
             self.tab.keyboard.up("Shift")
         self.settled()
 
-    def hover(self, card, x, y):
+    def drag(self, card, start, end):
+        self.tab.mouse.move(*self.on_screen(card, start))
+        self.tab.mouse.down()
+        self.tab.mouse.move(*self.on_screen(card, end), steps=4)
+        self.tab.mouse.up()
+        self.settled()
+
+    def hover_at(self, card, place):
         """The words under the pointer."""
-        place = self.place(card, x, y)
         self.tab.mouse.move(0, 0)
-        self.tab.wait_for_selector("#tooltip", state="hidden")
-        self.tab.mouse.move(*place)
+        self.tab.mouse.move(*self.on_screen(card, place))
         self.tab.wait_for_selector("#tooltip", state="visible")
         return self.tab.locator("#tooltip").inner_text()
 
-    def map_click(self, head, shift=False):
-        x, y = self.js("head => ['x', 'y'].map(k => HT.network.column(HT.state.get()[k]).values[head])", head)
-        self.click("map", x, y, shift)
+    # -- where things are ----------------------------------------------------------------------------------
 
-    def tree_place(self, head):
-        return self.js("head => HT.network.tree().place[head]", head)
-
-    def folder_place(self, heads):
-        """The middle of a folder of the tree."""
+    def head_place(self, head):
+        """The middle of a head's picture in the grid, in its drawing."""
         return self.js(
-            """heads => {
-                const tree = HT.network.tree();
-                const start = Math.min(...heads.map(head => tree.place[head]));
-                const f = tree.start.findIndex((s, i) => s === start && tree.size[i] === heads.length);
-                const {left, right, top, bottom} = HT.tree.layout(tree, []).folders.find(r => r.f === f);
-                return [(left + right) / 2, (top + bottom) / 2];
-            }""",
-            heads,
+            """head => { const s = document.querySelector(`.stop[data-head="${head}"]`).style;
+                return ['left', 'top'].map((k, i) => parseFloat(s[k]) + parseFloat(s[['width', 'height'][i]]) / 2); }""",
+            head,
         )
 
+    def select(self, head, shift=False):
+        self.js("() => document.getElementById('heads').scrollIntoView()")
+        self.settled()
+        self.click_at("grid", self.head_place(head), shift)
+
+    def map_place(self, head):
+        return self.js("head => HT.views.map.place(head)", head)
+
+    def cell_place(self, card, row, column):
+        """The middle of a cell of a matrix, by its row and column on the screen."""
+        return self.js(
+            """([id, i, j]) => { const s = HT.plot.cards.find(c => c.id === id).shown(); return [s.sx(j + .5), s.sy(i + .5)]; }""",
+            [card, row, column],
+        )
+
+    # -- what is seen --------------------------------------------------------------------------------------
+
     def selected(self):
-        """The selection as each view shows it, by what it draws."""
+        """The selection as each view that is drawn shows it."""
         return self.js(
             """() => {
-                const card = id => HT.plots.cards.find(c => c.id === id);
-                const sorted = list => [...list].sort((a, b) => a - b);
-                const tree = HT.network.tree();
-                const marks = card("affinity").marks.data;
-                const n = marks.left.length / 2;
-                const bars = card("tree").marks.data;
-                const heads = [];
-                for (let i = 0; i < tree.order.length; i++) {
-                    const isUnder = bars.left.some((l, j) => l <= i + 0.5 && i + 0.5 < bars.right[j]);
-                    if (isUnder) heads.push(tree.order[i]);
-                }
+                const marked = id => document.querySelector(`#${id}-plot svg`) && [...new Set(Array.from(
+                    document.querySelectorAll(`#${id}-plot .chosen`), e => Number(e.dataset.head)))].sort((a, b) => a - b);
+                const pressed = Array.from(document.querySelectorAll('.stop[aria-pressed=true]'), e => Number(e.dataset.head));
+                const rows = [...document.querySelectorAll('tr[data-head]')];
                 return {
-                    map: sorted(card("map").source.selected.indices),
-                    grid: sorted(card("grid").source.selected.indices),
-                    affinity: sorted(marks.left.slice(0, n).map(p => tree.order[p])),
-                    tree: sorted(heads),
-                    table: sorted(Array.from(document.querySelectorAll("tr.chosen"), r => Number(r.dataset.head))),
-                    text: document.getElementById("selection").textContent,
+                    ...Object.fromEntries(['grid', 'map', 'tree', 'affinity'].map(id => [id, marked(id)]).filter(([, v]) => v)),
+                    keyboard: pressed.sort((a, b) => a - b),
+                    ...(rows.length ? {table: rows.filter(r => r.classList.contains('chosen')).map(r => Number(r.dataset.head))
+                        .sort((a, b) => a - b)} : {}),
+                    text: document.getElementById('selection').textContent,
                 };
             }"""
         )
@@ -148,3 +158,12 @@ class Driver:
         if not text.startswith(count) or found != dict.fromkeys(found, sorted(heads)):
             raise AssertionError(f"{text}: {found}, expected {sorted(heads)}")
         return True
+
+    def is_in_view(self, selector):
+        """Whether the upper part of an element is within the window."""
+        return self.js(
+            """selector => { const b = document.querySelector(selector).getBoundingClientRect();
+                return b.top >= 0 && b.top < innerHeight - 60 && b.left >= 0 && b.left < innerWidth - 60; }""",
+            selector,
+        )
+

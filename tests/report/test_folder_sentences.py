@@ -40,18 +40,18 @@ def test_every_folder_has_its_own_words(table):
 
 def test_ranges_of_layers_and_mixed_scores(table):
     assert sentence(table, [0, 9, 10, 11, 3]).startswith(
-        "5 heads, layers 0-1, 3, mostly no role. Structure score mostly low (ranks 1 to 12 of 12)."
+        "5 heads, layers 0-1, 3. Structure score mostly low (ranks 1 to 12 of 12)."
     )
 
 
 def test_all_heads_have_no_standing(table):
-    assert sentence(table, range(12)) == "12 heads, layers 0-3, mostly no role."
+    assert sentence(table, range(12)) == "12 heads, layers 0-3."
 
 
 def test_one_head_and_missing_numbers(table):
     table.loc[5, "sink_share"] = np.nan
     table.loc[6, "sink_share"] = np.inf
-    assert sentence(table, [11]) == "1 head, layer 3, no role. Structure score low (rank 12 of 12)."
+    assert sentence(table, [11]) == "1 head, layer 3. Structure score low (rank 12 of 12)."
     assert "Sink share" not in sentence(table, [4, 5])
     assert "Sink share" not in sentence(table, [6, 7])
     assert "Sink share high" in sentence(table, [0, 1])

@@ -12,11 +12,11 @@ def test_folders_are_described_as_people_would():
     for place in range(8, 24):
         roles[place] = "previous token"
     assert folder_words(range(8, 20), HEADS, roles) == "12 heads, layers 2-4, previous token"
-    assert folder_words([0], HEADS, roles) == "1 head, layer 0, no role"
-    assert folder_words([0, 1, 23], HEADS, roles) == "3 heads, layers 0 and 5, mostly no role"
+    assert folder_words([0], HEADS, roles) == "1 head, layer 0"
+    assert folder_words([0, 1, 23], HEADS, roles) == "3 heads, layers 0 and 5"
     assert folder_words([0, 1, 2, 3], HEADS, ["a", "b", "c", ""]) == "4 heads, layer 0, mixed roles"
     assert folder_words([6, 7, 8, 9], HEADS, roles) == "4 heads, layers 1-2, mostly previous token"
-    assert folder_words([3, 4], HEADS, roles) == "2 heads, layers 0-1, no role"
+    assert folder_words([3, 4], HEADS, roles) == "2 heads, layers 0-1"
     assert folder_words([0, 4, 9, 20], HEADS, roles) == "4 heads, layers 0-2, 5, mostly previous token"
     assert folder_words([0, 8], HEADS, None) == "2 heads, layers 0 and 2"
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, with real clicks."""
+"""The page in a real browser, with real clicks: answers, heads, groups, filters, sharing."""
 
 import csv
 import io
@@ -6,7 +6,6 @@ import itertools
 import re
 import xml.etree.ElementTree as ET
 
-import numpy as np
 import pytest
 
 import headtree as ht
@@ -17,10 +16,7 @@ from headtree.report.words.numbers import number_words
 from tests.report.conftest import HOSTILE
 from tests.report.driver import Driver
 
-
-def card(name):
-    """A card of the page, in its own language."""
-    return f"HT.plots.cards.find(c => c.id === '{name}')"
+SIZE = {"width": 1440, "height": 1000}
 
 
 @pytest.fixture(scope="module")
@@ -30,45 +26,137 @@ def path(run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def context(browser):
-    opened = browser.new_context(
-        viewport={"width": 1440, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
-    )
+    opened = browser.new_context(viewport=SIZE, permissions=["clipboard-read", "clipboard-write"])
     yield opened
     opened.close()
 
 
-@pytest.fixture
-def page(context, path):
+@pytest.fixture(scope="module")
+def opened(context, path):
     driver = Driver(context, path)
     yield driver
-    assert driver.errors == []
     driver.tab.close()
 
 
-def test_opens_without_errors_and_without_a_request(context, path):
-    page = Driver(context, path)
-    assert (page.errors, page.requests) == ([], [path.as_uri()])
-    page.drawn("terms-a")
-    page.drawn("agreement")
-    assert (page.errors, page.requests) == ([], [path.as_uri()])
+@pytest.fixture
+def page(opened, path):
+    opened.reset()
+    yield opened
+    assert (opened.errors, opened.requests) == ([], [path.as_uri()])
+
+
+def family_of(run, i=0):
+    return [int(head) for head in run.consensus.families().folders[i]]
+
+
+# -- safety ----------------------------------------------------------------------------------------------
+
+
+def test_opens_without_errors_and_without_a_request(page, path):
     policy = page.tab.locator("meta[http-equiv=Content-Security-Policy]").get_attribute("content")
     assert "default-src 'none'" in policy
-    assert "unsafe-eval" not in policy
+    assert "unsafe" not in policy
     assert "script-src 'sha256-" in policy
-    page.tab.close()
+    assert "style-src 'sha256-" in policy
+    for card in ("terms-a", "agreement", "affinity"):
+        page.drawn(card)
 
 
-def test_a_head_chosen_on_the_map_is_chosen_everywhere(page):
-    page.map_click(7)
+def test_hostile_text_is_text(page, path):
+    assert page.tab.title().startswith("hostile '<b>& ·")
+    assert page.tab.locator("h1").inner_text() == "hostile '<b>&"
+    page.drawn("as-is-a")
+    seen = [page.hover_at("as-is-a", page.cell_place("as-is-a", i, 0)) for i in range(8)]
+    assert "<script>window.hurt = 1</script>" in seen[0]
+    assert "onerror='window.hurt = 2'" in seen[1]
+    assert "⟨U+202E⟩evil" in seen[3]
+    assert "🦜👩‍👩‍👧" in seen[4]  # what joins the parts of an emoji stays
+    assert "$$\\text{tex}$$ {{parts}}" in seen[5]
+    assert max(map(len, seen)) < 400
+    passage = page.tab.locator("#tokens .passage").inner_text()
+    assert "<script>window.hurt = 1</script>" in passage
+    section = page.tab.locator("#part-of-run-depth")
+    section.locator("summary").click()
+    assert section.locator("h2").inner_text() == HOSTILE[0]
+    assert section.locator("p").all_inner_texts() == list(HOSTILE[:3])
+    assert section.locator("td").last.inner_text() == HOSTILE[0]
+    assert section.locator("img").count() == 1
+    page.tab.fill("#search", HOSTILE[1])
+    assert "There is no column" in page.tab.locator("#found").inner_text()
+    page.tab.fill("#search", "")
+    assert page.js("() => window.hurt") is None
+    assert page.js("() => document.querySelectorAll('main script, main iframe, [onload], [onerror]').length") == 0
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+def test_the_answers_come_first_and_select_what_they_speak_of(page, run):
+    lines = page.tab.locator("#answers li")
+    told = [answer.text for answer in answers(run)]
+    shown = [re.sub(r"What they are.*", "", text, flags=re.DOTALL).strip() for text in lines.all_text_contents()]
+    assert sorted(shown) == sorted(told)
+    page.tab.locator("#answers summary").click()
+    line = page.tab.locator("#answers [data-about=family]").first
+    line.get_by_role("button").first.click()
+    assert page.shows(family_of(run))
+    line.get_by_role("button").last.click()
+    assert page.shows([int(run.consensus.families().medoid[0])])
+
+
+def test_the_contents_lead_to_sections_and_keep_the_selection(page):
+    page.select(7)
+    names = page.tab.locator("#contents a").all_inner_texts()
+    assert names[:4] == ["Findings", "Heads", "How heads group", "Scales"]
+    page.tab.get_by_role("link", name="How heads group").click()
+    page.settled()
+    assert page.is_in_view("#groups-title")
     assert page.shows([7])
-    page.map_click(12, shift=True)
+
+
+def test_what_readers_need_not_see_is_folded(page):
+    assert page.tab.locator("#settings table").is_hidden()
+    assert page.tab.locator("#stability table").first.is_hidden()
+    assert page.tab.get_by_text(re.compile("support 0 %|no role", re.IGNORECASE)).count() == 0
+    page.tab.locator("#settings summary").click()
+    names = page.tab.locator("#settings tbody td:first-child").all_inner_texts()
+    assert len(names) == len(set(names))
+    assert "None" not in page.tab.locator("#settings tbody td:nth-child(2)").all_inner_texts()
+
+
+def test_words_are_explained(page):
+    mark = page.tab.locator("#tree .why")
+    page.drawn("tree")
+    mark.hover()
+    assert "joins heads that are alike" in page.tab.locator("#tooltip").inner_text()
+    heading = page.tab.locator("table.heads th").filter(has_text="Shannon entropy").first
+    assert "mean over queries" in heading.get_attribute("title").lower()
+
+
+# -- heads -----------------------------------------------------------------------------------------------
+
+
+def test_a_head_is_chosen_everywhere_and_seen_without_scrolling(page):
+    page.groups()
+    page.js("() => document.getElementById('table').scrollIntoView()")
+    page.settled()
+    page.select(7)
+    before = page.js("() => scrollY")
+    assert page.shows([7])
+    assert page.is_in_view("#head")
+    assert page.is_in_view("#as-is-a-plot")
+    assert page.tab.locator("#head-title").inner_text() == "L1H2"
+    page.select(12, shift=True)
     assert page.shows([7, 12])
+    assert page.js("() => scrollY") == before
     page.tab.click("#clear")
     assert page.shows([])
 
 
 def test_clicks_that_follow_each_other_at_once_all_count(page):
-    places = [page.place("grid", head, layer) for layer, head in ((0, 1), (2, 3), (2, 4))]
+    page.js("() => document.getElementById('heads').scrollIntoView()")
+    page.settled()
+    places = [page.on_screen("grid", page.head_place(head)) for head in (1, 13, 14)]
     page.tab.mouse.click(*places[0])
     page.tab.keyboard.down("Shift")
     for place in places[1:]:
@@ -77,358 +165,414 @@ def test_clicks_that_follow_each_other_at_once_all_count(page):
     assert page.shows([1, 13, 14])
 
 
-def test_a_click_that_lasts_counts_and_a_drag_does_not(page):
-    first, second = page.place("grid", 1, 0), page.place("grid", 3, 2)
-    page.tab.mouse.move(*first)
-    page.tab.mouse.down()
-    page.tab.wait_for_timeout(400)  # longer than what Bokeh takes for a press
-    page.tab.mouse.up()
-    assert page.shows([1])
-    page.tab.mouse.down()
-    page.tab.mouse.move(*second, steps=4)
-    page.tab.mouse.up()
-    assert page.shows([1])
-
-
-def test_a_head_chosen_in_the_grid_is_chosen_everywhere(page, run):
-    layer, head = run.heads.loc[13, ["layer", "head"]]
-    page.click("grid", head, layer)
-    assert page.shows([13])
-
-
-@pytest.mark.parametrize("pause", [0, 400], ids=["at once", "after a pause"])
-def test_a_box_on_the_grid_chooses_a_layer(page, pause):
-    page.drawn("grid")
-    page.tab.locator("#grid-plot").get_by_title("Box Select").click()
-    start, middle, end = (page.place("grid", *place) for place in ((-0.55, 1.55), (2, 1), (4.55, 0.5)))
-    page.tab.mouse.move(*start)
-    page.tab.mouse.down()
-    page.tab.wait_for_timeout(pause)  # what Bokeh would take for a press
-    page.tab.mouse.move(*middle, steps=3)
-    page.tab.mouse.move(*end, steps=3)
-    page.tab.mouse.up()
+def test_dragging_chooses_a_layer_in_the_grid_and_a_crowd_on_the_map(page, run):
+    page.js("() => document.getElementById('heads').scrollIntoView()")
+    page.settled()
+    (left, top), (right, _) = page.head_place(5), page.head_place(9)
+    page.drag("grid", (left - 8, top - 5), (right + 5, top + 5))
     assert page.shows([5, 6, 7, 8, 9])
+    page.drawn("map")
+    places = [page.map_place(head) for head in range(20)]
+    x, y = places[3]
+    page.drag("map", (x - 30, y - 30), (x + 30, y + 30))
+    inside = [i for i, (a, b) in enumerate(places) if abs(a - x) <= 30 and abs(b - y) <= 30]
+    assert 3 in inside
+    assert page.shows(inside)
 
 
-def test_a_folder_of_the_tree_chooses_its_heads(page, run):
-    folder = run.consensus.families().folders[0]
-    place = page.folder_place([int(head) for head in folder])
-    page.click("tree", *place)
-    assert page.shows([int(head) for head in folder])
-    page.click("tree", page.tree_place(11) + 0.5, 0.3)
+def test_every_head_is_reached_by_keyboard(page):
+    page.select(0)
+    seen = set()
+    page.tab.locator(".stop[tabindex='0']").focus()
+    for row in range(4):
+        for _ in range(4):
+            seen.add(page.js("() => Number(document.activeElement.dataset.head)"))
+            page.tab.keyboard.press("ArrowRight" if row % 2 == 0 else "ArrowLeft")
+        seen.add(page.js("() => Number(document.activeElement.dataset.head)"))
+        page.tab.keyboard.press("ArrowDown")
+    assert seen == set(range(20))
+    page.tab.keyboard.press("ArrowUp")
+    page.tab.keyboard.press("Enter")
+    first = page.state("selected")
+    assert len(first) == 1
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.keyboard.press("Shift+Enter")
+    assert len(page.state("selected")) == 2
+
+
+def test_heads_are_arranged_by_family_with_their_means(page, run):
+    page.tab.select_option("#grid-view", "family")
+    page.settled()
+    text = page.tab.locator("#grid-plot").text_content()
+    assert "Family 0: " in text
+    family = family_of(run)
+    tops = {page.head_place(head)[1] for head in family}
+    assert len(tops) == 1
+    first = min(family, key=lambda head: page.head_place(head)[0])
+    x, y = page.head_place(first)
+    page.click_at("grid", (x - 45, y))  # the mean is to the left of its heads
+    assert page.shows(family)
+    assert page.tab.locator("#head-title").inner_text() == f"Mean of {len(family)} heads"
+    values = run.attention[0]
+    page.drawn("as-is-a")
+    text = page.hover_at("as-is-a", page.cell_place("as-is-a", 9, 3))
+    from headtree.tensor.probabilities import as_probabilities
+
+    mean = float(as_probabilities(values).values[family, 9, 3].mean())
+    assert float(re.search(r"^[\d.]+", text)[0]) == pytest.approx(mean, abs=0.02)
+    page.tab.select_option("#grid-view", "layer")
+
+
+def test_the_selected_head_has_numbers_family_and_neighbours(page, run):
+    page.select(6)
+    text = page.tab.locator("#head .about").inner_text()
+    assert f"rank by structure score {run.heads['structure_rank'][6]}" in text.replace("\n", " ")
+    family = next(i for i, own in enumerate(run.consensus.families().folders) if 6 in own)
+    page.tab.locator("#head").get_by_role("button", name=f"family {family}", exact=True).click()
+    assert page.shows(family_of(run, family))
+    page.select(6)
+    affinity = run.consensus.affinity[6].copy()
+    affinity[6] = -1
+    nearest = run.heads["name"][affinity.argmax()]
+    assert page.tab.locator("#head .about .link").nth(1).inner_text() == nearest
+    page.tab.get_by_role("button", name="compare with the nearest").click()
+    assert page.shows([6, int(affinity.argmax())])
+    assert page.tab.locator("#difference-title").inner_text() == f"L1H1 − {nearest}"
+    page.tab.fill("#second", "L0H2")
+    page.tab.keyboard.press("Enter")
+    assert page.shows([6, 2])
+    page.tab.fill("#second", "L1H1")  # the same head twice is no comparison
+    page.tab.keyboard.press("Enter")
+    assert page.shows([6, 2])
+
+
+# -- groups ----------------------------------------------------------------------------------------------
+
+
+def test_the_tree_names_every_head_and_its_folders_choose_heads(page, run):
+    page.drawn("tree")
+    names = page.tab.locator("#tree-plot [data-name]").all_text_contents()
+    assert sorted(names) == sorted(run.heads["name"])
+    folder = family_of(run)
+    page.click_at("tree", page.js("heads => HT.views.tree.placeOf(heads)", folder))
+    assert page.shows(folder)
+    page.click_at("tree", page.js("head => HT.views.tree.placeOfHead(head)", 11))
     assert page.shows([11])
+    page.tab.select_option("#tree-collapse", "4")
+    page.drawn("tree")
+    text = page.tab.locator("#tree-plot").text_content()
+    sizes = [int(n) for n in re.findall(r"▸ (\d+) heads", text)]
+    assert sizes
+    assert max(sizes) <= 4
+    assert page.tab.locator("#tree-plot [data-name]").count() == 20 - sum(sizes)
 
 
-def test_folders_fold_and_unfold(page, run):
-    def n_shown():
-        page.drawn("tree")
-        return page.js(
-            "() => HT.plots.cards.find(c => c.id === 'tree').figure.renderers[1].data_source.data.left.length"
-        )
-
-    assert n_shown() == 20
-    page.tab.select_option("#tree-click", "fold")
-    folder = [int(head) for head in run.consensus.families().folders[0]]
-    page.click("tree", *page.folder_place(folder))
-    page.wait("() => HT.state.get().folded.length === 1")
-    assert n_shown() == 20 - len(folder)
-    page.tab.go_back()
-    page.wait("() => HT.state.get().folded.length === 0")
-    assert n_shown() == 20
+def test_support_is_on_the_folders(page, run):
+    page.drawn("tree")
+    shown = {int(n) for n in re.findall(r"(\d+) %", page.tab.locator("#tree-plot").text_content())}
+    assert shown
+    assert shown <= {round(100 * float(s)) for s in run.consensus.support}
+    text = page.hover_at("tree", page.js("heads => HT.views.tree.placeOf(heads)", family_of(run)))
+    assert text.startswith(f"{len(family_of(run))} heads, support")
 
 
 def test_a_cell_of_the_affinities_chooses_its_two_heads(page):
-    page.click("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
+    page.drawn("affinity")
+    text = page.hover_at("affinity", page.js("() => HT.views.affinity.place(3, 17)"))
+    assert text.startswith("L0H3 and L3H2\naffinity")
+    page.click_at("affinity", page.js("() => HT.views.affinity.place(3, 17)"))
     assert page.shows([3, 17])
-    page.drawn("organized-b")
-    assert page.tab.locator("#slot-a h3").inner_text() == "L3H2"
-    assert page.tab.locator("#slot-b h3").inner_text() == "L0H3"
+    assert page.tab.locator("#head-title").inner_text() == "L0H3 and L3H2"
 
 
-def test_rows_of_the_table_choose_heads_by_keyboard(page):
-    box = page.tab.get_by_label("Select L0H4", exact=True)
-    box.focus()
+def test_a_point_of_the_map_is_a_head(page):
+    page.drawn("map")
+    page.click_at("map", page.map_place(7))
+    assert page.shows([7])
+    page.tab.select_option("#map-x", "layer")
+    page.drawn("map")
+    xs = [page.map_place(head)[0] for head in range(20)]
+    assert len(set(xs)) == 4
+    page.tab.select_option("#map-x", "coordinate_1")
+
+
+def test_one_control_colours_every_view(page, run):
+    page.groups()
+
+    def fills(view, selector):
+        return page.tab.eval_on_selector_all(f"#{view}-plot {selector}", "all => all.map(e => e.getAttribute('fill'))")
+
+    seen = {}
+    for column in ("layer", "family"):
+        page.tab.select_option("#colour", column)
+        page.groups()
+        expected = page.js("name => HT.colours.ofColumn(HT.network, name).colours", column)
+        for view, selector in (("grid", "rect"), ("map", "circle"), ("tree", "rect"), ("affinity", "rect")):
+            assert set(expected) <= set(fills(view, selector))
+        seen[column] = expected
+    assert seen["layer"] != seen["family"]
+    n = run.heads["family"].nunique()
+    assert page.tab.locator("#legend .key").count() == n
+
+
+def test_map_tree_and_affinity_switch_between_similarities(page, run):
+    choices = page.tab.locator("#basis option").all_inner_texts()
+    assert choices[:2] == ["looks alike", "questionnaire of centred scores"]
+    for kind, joint in run.similarities.items():
+        page.tab.select_option("#basis", kind)
+        page.groups()
+        points = consensus_coordinates(joint)
+        assert page.js("() => Array.from(HT.network.tree().order)") == joint.tree.order(points[:, 0]).tolist()
+        assert page.js("() => Array.from(HT.network.axis('coordinate_1'))") == pytest.approx(
+            points[:, 0].tolist(), rel=1e-5, abs=1e-7
+        )  # float32
+        title = {"attention": "looks alike", "questionnaire": "questionnaire of centred scores"}[kind]
+        for name, what in (("map", "Map"), ("tree", "Tree"), ("affinity", "Affinity")):
+            assert page.tab.locator(f"#{name} h3").inner_text() == f"{what} of heads: {title}"
+    page.tab.select_option("#basis", "input")
+    page.tab.select_option("#input", "2")
+    page.groups()
+    assert page.js("() => Array.from(HT.network.tree().order)") == run.organization[2].order(0).tolist()
+
+
+def test_groups_in_words_choose_heads(page):
+    page.tab.locator("#folders > details > summary").click()
+    page.tab.locator(".folder-list summary").first.wait_for()
+    assert page.tab.locator(".folder-list summary").first.inner_text().startswith("20 heads, layers 0-3")
+    inner = page.tab.locator(".folder-list .inside > details").first
+    n = int(re.match(r"(\d+) heads", inner.inner_text())[1])
+    inner.get_by_role("button", name=f"Select these {n} heads").first.click()
+    assert len(page.state("selected")) == n
+    page.settled()
+    assert page.is_in_view("#heads-title")
+    page.tab.locator("#folders > details > summary").click()
+
+
+# -- filters ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "heads"),
+    [
+        ("L3H2, L0H1", [1, 17]),
+        ("l3h2 L0H1", None),
+        ("layer 2", [10, 11, 12, 13, 14]),
+        ("layers 2-3, L3H2", [17]),
+        ("layer 1 and head = 2", [7]),
+        ("layer=1, layer = 2 and head > 3", [9, 14]),
+        ("structure rank <= 2", "rank"),
+        ("family = 1", "family"),
+        ("nonsense", None),
+        ("nocolumn > 3", None),
+        ("layer > many", None),
+    ],
+)
+def test_filters_are_read_as_people_type_them(page, run, text, heads):
+    page.tab.keyboard.press("/")
+    page.tab.keyboard.type(text)
+    page.settled()
+    found = page.js("() => HT.filter.now(HT.network)")
+    if heads is None:
+        assert found["problem"]
+        assert page.tab.locator("#found").inner_text() == found["problem"]
+        assert page.tab.locator("#select-found").is_disabled()
+        page.tab.keyboard.press("Enter")
+        assert page.state("selected") == []
+        return
+    rank = run.heads.index[run.heads["structure_rank"] <= 2].tolist()
+    expected = {"rank": rank, "family": family_of(run, 1)}.get(heads, heads) if isinstance(heads, str) else heads
+    assert found["heads"] == sorted(expected)
+    page.tab.keyboard.press("Enter")
+    assert page.state("selected") == sorted(expected)
+
+
+def test_chips_filter_every_view(page, run):
+    page.groups()
+    chip = page.tab.locator("#chips").get_by_role("button", name=re.compile("^2$"))
+    chip.click()
+    page.js("() => document.getElementById('table').scrollIntoView()")
+    page.settled()
+    assert chip.get_attribute("aria-pressed") == "true"
+    assert page.tab.locator("table.heads tbody tr").count() == 5
+    assert page.tab.locator("#map-plot circle[fill=none]:not(.chosen)").count() == 15
+    assert page.tab.locator("#grid-plot rect[fill-opacity]").count() == 15
+    faint = page.js("() => HT.colours.theme('dim')")
+    assert page.tab.locator(f"#tree-plot [data-name][fill='{faint}']").count() == 15
+    page.tab.click("#select-found")
+    assert page.state("selected") == [10, 11, 12, 13, 14]
+    chip.click()
+    page.settled()
+    assert page.state("filter") == ""
+    assert page.tab.locator("#grid-plot rect[fill-opacity]").count() == 0
+
+
+def test_the_table_sorts_and_its_rows_choose_heads(page, run):
+    page.js("() => document.getElementById('table').scrollIntoView()")
+    page.settled()
+    page.tab.get_by_label("Select L0H4", exact=True).focus()
     page.tab.keyboard.press("Space")
     page.tab.get_by_label("Select L1H0", exact=True).check()
     assert page.shows([4, 5])
-    page.tab.get_by_label("Select L0H4", exact=True).uncheck()
-    assert page.shows([5])
-
-
-def test_folders_in_words_choose_heads(page, run):
-    words = page.tab.locator("#folders summary").first.inner_text()
-    assert words.startswith("20 heads, layers 0-3")
-    inner = page.tab.locator("#folders .inside details summary").first
-    n = int(re.match(r"(\d+) heads", inner.inner_text())[1])
-    inner.get_by_role("button").click()
-    assert len(page.selected()["map"]) == n
-    assert page.shows(page.selected()["map"])
-
-
-def test_search_and_sort(page, run):
-    page.tab.fill("#search", "layer 2")
-    rows = page.tab.locator("table.heads tbody tr")
-    assert rows.count() == 5
-    page.tab.get_by_role("button", name="Select all found").click()
-    assert page.js("() => HT.state.get().selected") == [10, 11, 12, 13, 14]
-    page.tab.fill("#search", "")
+    page.tab.locator("tr[data-head='6'] td.number").nth(3).click()  # anywhere in a row
+    assert page.shows([6])
     page.tab.locator("table.heads").get_by_role("button", name="structure score", exact=True).click()
+    page.settled()
     names = page.tab.locator("table.heads tbody th").all_inner_texts()
     assert names == run.heads.sort_values("structure", ascending=False)["name"].tolist()
     assert page.tab.locator("th[aria-sort=descending]").count() == 1
+    page.js("() => { document.querySelector('#table .scroll').scrollLeft = 4000; }")
+    box = page.tab.get_by_label("Select L1H0", exact=True).bounding_box()  # still there, at the left
+    assert box["x"] < 80
 
 
-def test_the_map_has_a_choice_of_axes_and_colours(page, run):
-    page.tab.select_option("#map-x", "layer")
-    page.tab.select_option("#map-y", "structure_1")
-    page.tab.select_option("#grid-color", "family")
-    page.drawn("map")
-    assert page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.y)") == pytest.approx(
-        run.heads["structure_1"].tolist()
-    )
-    n_families = run.heads["family"].nunique()
-    assert page.tab.locator("#grid .key").count() == n_families
+# -- sharing ---------------------------------------------------------------------------------------------
 
 
-def test_hover_names_heads_and_their_numbers(page, run):
-    text = page.hover("grid", 2, 1)
-    assert text.startswith("L1H2\nlayer 1, head 2\n")
-    assert f"rank by structure score {run.heads['structure_rank'][7]}" in text
-    text = page.hover("affinity", page.tree_place(3) + 0.5, page.tree_place(17) + 0.5)
-    assert text.startswith("L3H2 and L0H3\naffinity")
-    text = page.hover("tree", 10, page.js("() => 1.5 + Math.log2(20)"))
-    assert text.startswith("Folder of 20 heads\n20 heads, layers")
-
-
-def test_two_heads_side_by_side(page, run):
-    page.tab.select_option("#head-a", "2")
-    page.tab.select_option("#head-b", "9")
-    assert page.shows([2, 9])
-    page.drawn("organized-b")
-    assert [page.tab.locator(f"#slot-{s} h3").inner_text() for s in "ab"] == ["L0H2", "L1H4"]
-    text = page.hover("as-is-b", 3.5, 9.5)
-    att = run.values[0]
-    value = float(re.search(r"^[-\d.]+", text)[0])
-    extent = float(att.values[9].max() - att.values[9].min())
-    assert value == pytest.approx(float(att.values[9, 9, 3]), abs=extent / 254)  # a step of the 8-bit scale
-    assert "query 9 w1" in text
-    text = page.hover("as-is-b", 9.5, 3.5)
-    assert text.startswith("missing")
-    page.tab.select_option("#head-b", "")
-    assert page.shows([2])
-    assert page.tab.locator("#slot-b").is_hidden()
-
-
-def test_organized_matrices_follow_their_trees(page, run):
-    page.tab.select_option("#head-a", "6")
-    page.drawn("organized-a")
-    org = run.organization[0]
-    queries, keys = org.order("query"), org.order("key")
-    text = page.hover("organized-a", 4.5, 6.5)
-    assert f"query {queries[6]} " in text
-    assert f"key {keys[4]} " in text
-    page.tab.select_option("#level-key", "0")
-    page.tab.select_option("#level-query", "1")
-    page.drawn("organized-a")
-    lines = page.js("""() => Array.from(HT.plots.cards.find(c => c.id === 'organized-a')
-        .figure.renderers[1].data_source.data.y0)""")
-    labels = org.trees.query.labels[1][queries]
-    assert lines == [i for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
-
-
-def test_coefficients_terms_and_scores_are_shown(page, run):
-    page.tab.select_option("#head-a", "6")
-    page.drawn("structures")
-    page.open_table("structures")
-    cells = page.tab.locator("#structures td.number").all_inner_texts()
-    assert cells == [number_words(run.heads[f"structure_{i}"][6]) for i in range(3)]
-    page.drawn("terms-a")
-    assert "logarithm" not in page.tab.locator("#terms-a").inner_text()
-    page.open_table("terms-a")
-    shares = page.tab.locator("#terms-a details").first.locator("td.number").all_inner_texts()
-    page.tab.locator("#terms-a summary").last.click()
-    page.tab.locator("#terms-a caption").nth(5).wait_for()
-    from headtree.report.page.details import details
-
-    expected = details(run.values[0], run.organization[0], [6])
-    assert [_number(s) for s in shares] == pytest.approx(expected.shares[0].tolist(), rel=6e-3)  # 3 digits
-    page.open_table("coefficients-a")
-    cells = page.tab.locator("#coefficients-a tbody td").all_inner_texts()
-    basis = ht.TensorHaarBasis(tuple(run.organization[0].trees)[1:])
-    coarsest = basis.top(len(cells) // 2)
-    found = np.abs(basis.analyze(run.values[0].filled().values)[6].numpy()[coarsest[:, 0], coarsest[:, 1]])
-    assert int(cells[0]) == 18 * 18
-    largest = int(found.argmax())  # rows of centred scores sum to 0, so the first is 0
-    assert _number(cells[2 * largest + 1]) == pytest.approx(found[largest], rel=0.03)  # half a step of 254
-
-
-def test_the_input_switch_changes_matrices_and_trees(page, run):
-    page.tab.select_option("#head-a", "2")
-    page.tab.select_option("#input", "2")
-    page.drawn("as-is-a")
-    assert page.js("() => HT.plots.cards.find(c => c.id === 'as-is-a').figure.x_range.end") == 14
-    page.tab.select_option("#basis", "input")
-    page.settled()
-    order = page.js("() => Array.from(HT.network.tree().order)")
-    assert order == run.organization[2].order(0).tolist()
-    xs = page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.x)")
-    assert xs == pytest.approx(run.organization[2].coordinates[0][:, 0].tolist(), rel=1e-6)  # float32
-
-
-def test_stability_is_told(page):
-    text = page.tab.locator("#stability").inner_text()
-    assert "mean rank correlation" in text
-    assert "random divisions" in text
-    assert page.tab.locator("#stability tbody tr").count() == 5 + 3
-
-
-def test_the_selection_can_be_taken_away(page, run):
-    page.tab.get_by_label("Select L0H3", exact=True).check()
-    page.tab.get_by_label("Select L0H1", exact=True).check()
+def test_the_selection_and_the_link_can_be_taken_away(page, run):
+    page.select(3)
+    page.select(1, shift=True)
     page.tab.click("#copy")
     page.tab.get_by_role("button", name="Copied").wait_for()
-    assert page.js("() => navigator.clipboard.readText()") == "L0H3, L0H1"
+    listed = page.js("() => navigator.clipboard.readText()")
+    assert listed == "L0H3, L0H1"
+    page.tab.fill("#search", listed)  # what was copied can be searched for
+    assert page.js("() => HT.filter.now(HT.network).heads") == [1, 3]
+    page.tab.fill("#search", "")
+    page.tab.click("#link")
+    page.tab.locator("#link", has_text="Copied").wait_for()
+    assert page.js("() => navigator.clipboard.readText()").endswith("#s=3.1")
     with page.tab.expect_download() as waiting:
         page.tab.click("#csv")
-    assert waiting.value.suggested_filename == "heads.csv"
+    assert waiting.value.suggested_filename == "hostile-b-heads.csv"
     rows = list(csv.DictReader(io.StringIO(waiting.value.path().read_text(encoding="utf-8"))))
     assert [row["name"] for row in rows] == ["L0H3", "L0H1"]
     assert list(rows[0]) == list(run.heads.columns)
     assert float(rows[1]["structure"]) == run.heads["structure"][1]
 
 
-def test_figures_download_as_svg_and_png(page):
-    for name in ("map", "grid", "tree", "affinity", "organized-a", "terms-a", "coefficients-a", "structures"):
+def test_drawings_download_with_title_legend_and_twice_the_pixels(page):
+    from PIL import Image
+
+    page.tab.select_option("#colour", "family")
+    for name in ("grid", "as-is-a", "tree", "map", "affinity", "organized-a", "terms-a", "coefficients-a", "structures"):
         page.drawn(name)
-        for kind, check in (("SVG", _is_svg), ("PNG", _is_png)):
-            with page.tab.expect_download() as waiting:
-                page.tab.locator(f"#{name}").get_by_role("button", name=kind).click()
-            assert waiting.value.suggested_filename == f"{name}.{kind.lower()}"
-            check(waiting.value.path().read_bytes())
-
-
-def _is_svg(content):
-    root = ET.fromstring(content)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(list(root.iter())) > 20
-
-
-def _is_png(content):
-    assert content.startswith(b"\x89PNG")
-    assert len(content) > 2000
+        width = page.js("id => HT.plot.cards.find(c => c.id === id).drawing.viewBox.baseVal.width", name)
+        with page.tab.expect_download() as waiting:
+            page.tab.locator(f"#{name}").get_by_role("button", name="SVG").first.click()
+        assert waiting.value.suggested_filename == f"hostile-b-{name}.svg"
+        root = ET.fromstring(waiting.value.path().read_bytes())
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert texts[0] == page.tab.locator(f"#{name}-title").inner_text()
+        assert texts[1] == "hostile '<b>&"
+        assert ("family 0" in texts) == (name in ("grid", "tree", "map", "affinity"))
+        with page.tab.expect_download() as waiting:
+            page.tab.locator(f"#{name}").get_by_role("button", name="PNG").first.click()
+        picture = Image.open(waiting.value.path()).convert("RGB")
+        assert picture.width == pytest.approx(2 * width, abs=2)
+        assert len(picture.getcolors(10**7)) > 5
 
 
 def test_a_link_restores_the_view_and_the_history_goes_back_and_forward(context, path):
     first = Driver(context, path)
-    first.map_click(7)
-    first.tab.select_option("#grid-color", "layer")
+    first.select(7)
+    first.tab.select_option("#colour", "layer")
     first.tab.select_option("#input", "1")
     address = first.js("() => location.href")
     second = Driver(context, path, "#" + address.split("#")[1])
     assert second.shows([7])
-    assert (second.tab.input_value("#grid-color"), second.tab.input_value("#input")) == ("layer", "1")
+    assert (second.tab.input_value("#colour"), second.tab.input_value("#input")) == ("layer", "1")
     first.tab.go_back()
     first.tab.go_back()
-    first.wait("() => HT.state.get().color === 'family'")
+    first.wait("() => HT.state.get().color !== 'layer'")
     assert first.shows([7])
     first.tab.go_back()
     first.wait("() => HT.state.get().selected.length === 0")
-    assert first.shows([])
     first.tab.go_forward()
     first.wait("() => HT.state.get().selected.length === 1")
+    assert first.shows([7])
+    first.js("() => scrollTo(0, 0)")
+    first.tab.locator("#skip").focus()
+    first.tab.keyboard.press("Enter")
+    first.settled()
+    assert first.is_in_view("#table-title")
     assert first.shows([7])
     for page in (first, second):
         assert page.errors == []
         page.tab.close()
 
 
-def test_a_fragment_that_makes_no_sense_is_ignored(context, path):
-    page = Driver(context, path, "#i=99&s=-4.2-1.foo.5-1e9.19&x=<script>&c=constructor&q=-1&z=7.700000-9&b=evil")
+def test_a_fragment_that_makes_no_sense_is_ignored(page):
+    page.reset("#i=99&s=-4.2-1.foo.5-1e9.19&x=<script>&c=constructor&q=-1&z=7.700000-9&b=evil&p=-3&v=x&f=%00")
     state = page.js("() => HT.state.get()")
-    assert (state["input"], state["x"], state["color"], state["basis"]) == (
-        0,
-        "coordinate_1",
-        "family",
-        "attention",
-    )
+    assert (state["input"], state["x"], state["basis"], state["window"]) == (0, "coordinate_1", "attention", [])
     assert all(0 <= head < 20 for head in state["selected"])
-    assert page.errors == []
-    page.tab.close()
 
 
-def test_hostile_text_is_text(context, path):
-    page = Driver(context, path)
-    assert page.tab.title().startswith("hostile '<b>& ·")
-    assert page.tab.locator("h1").inner_text() == "hostile '<b>&"
-    page.drawn("as-is-a")
-    seen = [page.hover("as-is-a", 0.5, i + 0.5) for i in range(8)]
-    assert "<script>window.hurt = 1</script>" in seen[0]
-    assert "onerror='window.hurt = 2'" in seen[1]
-    assert "⟨U+202E⟩evil" in seen[3]
-    assert "🦜" in seen[4]
-    assert "$$\\text{tex}$$ {{parts}}" in seen[5]
-    assert max(map(len, seen)) < 400
-    page.tab.locator("#as-is-a summary").click()
-    page.tab.select_option("#input", "1")
-    section = page.tab.locator("#part-of-run-depth")
-    assert section.locator("h2").inner_text() == HOSTILE[0]
-    assert section.locator("p").all_inner_texts() == list(HOSTILE[:3])
-    assert section.locator("td").last.inner_text() == HOSTILE[0]
-    assert section.locator("img").count() == 1
-    page.drawn("as-is-a")
-    assert page.js("() => window.hurt") is None
-    assert (
-        page.js("() => document.querySelectorAll('main script, main svg, main iframe, [onload], [onerror]').length")
-        == 0
-    )
-    assert (page.errors, page.requests) == ([], [path.as_uri()])
-    page.tab.close()
+def test_a_notebook_shows_the_page_of_the_run_and_its_theme(context, run, path, tmp_path):
+    for background, expected in (("#111", "dark"), ("#fff", "light")):
+        outer = tmp_path / f"{expected}.html"
+        shown = ht.show(run, height=700)._repr_html_()
+        outer.write_text(f"<!doctype html><body style='background:{background}'>{shown}</body>", encoding="utf-8")
+        tab = context.new_page()
+        errors = []
+        tab.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
+        tab.set_viewport_size({"width": 800, "height": 900})
+        tab.goto(outer.as_uri())
+        frame = tab.frame_locator("iframe")
+        frame.locator(f"html[data-ready][data-theme={expected}]").wait_for(state="attached", timeout=60_000)
+        frame.locator(".stop[data-head='4']").focus()
+        tab.keyboard.press("Enter")
+        assert frame.locator("#selection").inner_text().startswith("1 head selected: L0H4")
+        wide = frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
+        assert wide == 0
+        assert errors == []
+        tab.close()
 
 
-def test_image_patches_are_shown_on_hover(context, images, tmp_path):
-    page = Driver(context, ht.write_report(images, tmp_path / "images.html"))
-    assert "what softmax is taken of is their logarithm" in page.tab.locator("#terms-a").text_content()
-    page.drawn("as-is-a")
-    names = images.attention[0].keys
-    q, k = names.index("r1c3"), names.index("r2c0")
-    text = page.hover("as-is-a", k + 0.5, q + 0.5)
-    assert "r1c3" in text
-    assert page.tab.locator("#tooltip .patch").count() == 2
-    box = page.tab.locator("#tooltip .patch").first.bounding_box()
-    shot = page.tab.screenshot(clip=box)
-    from PIL import Image
+def test_a_page_that_lies_in_the_run_is_shown_as_it_is(tmp_path):
+    from tests.runs.examples import small_run
 
-    red, green, blue = Image.open(io.BytesIO(shot)).convert("RGB").getpixel((20, 20))
-    assert (red, green, blue) == pytest.approx((80, 200, 0), abs=3)  # row 1, column 3 of the thumbnail
-    assert page.errors == []
-    page.tab.close()
+    run = small_run(tmp_path / "run", 2, draw=True)
+    text = (run.path / "report.html").read_text(encoding="utf-8")
+    assert ht.show(run).text == text
+
+
+# -- widths and themes -----------------------------------------------------------------------------------
 
 
 def test_phone_width_and_dark(browser, path):
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True)
     page = Driver(context, path)
-    page.tab.touchscreen.tap(*page.place("grid", 2, 1))
+    page.js("() => document.getElementById('grid').scrollIntoView()")
+    page.settled()
+    page.tab.touchscreen.tap(*page.on_screen("grid", page.head_place(7)))
     assert page.shows([7])
     assert page.tab.locator("#tooltip").inner_text().startswith("L1H2")
-    page.tab.touchscreen.tap(5, 400)
+    page.tab.touchscreen.tap(5, 500)
     assert page.tab.locator("#tooltip").is_hidden()
-    page.drawn("organized-a")
+    page.drawn("tree")
+    assert page.is_in_view("#selection")  # the header stays
     assert page.js("() => document.documentElement.scrollWidth") <= 390
     assert page.js("() => getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
     page.tab.locator("#theme").click()
     assert page.js("() => getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
-    page.settled()
-    assert page.js("() => HT.plots.cards[0].figure.background_fill_color") == "#ffffff"
     assert page.errors == []
     context.close()
 
 
-def test_what_plots_show_can_be_read_without_seeing_them(page):
+def test_a_wide_screen_is_used(browser, path):
+    context = browser.new_context(viewport={"width": 3840, "height": 2000})
+    page = Driver(context, path)
+    page.drawn("affinity")
+    right = page.js("() => Math.max(...['head', 'affinity', 'tree'].map(id => document.getElementById(id).getBoundingClientRect().right))")
+    assert right > 3700
+    assert page.js("() => document.documentElement.scrollWidth") <= 3840
+    context.close()
+
+
+def test_what_drawings_show_can_be_read_without_seeing_them(page):
     page.drawn("organized-a")
-    for name in page.js("() => HT.plots.cards.filter(c => c.figure).map(c => c.id)"):
-        label = page.tab.locator(f"#{name}-plot")
-        assert label.get_attribute("role") == "img"
-        assert label.get_attribute("aria-label")
     unnamed = page.js(
         """() => Array.from(document.querySelectorAll("button, select, input"))
             .filter(e => !(e.textContent.trim() || e.getAttribute("aria-label") || e.labels?.length)).length"""
@@ -437,61 +581,14 @@ def test_what_plots_show_can_be_read_without_seeing_them(page):
     levels = page.js("() => Array.from(document.querySelectorAll('h1,h2,h3,h4'), h => Number(h.tagName[1]))")
     assert levels[0] == 1
     assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
-    page.open_table("organized-a")
+    page.unfold("organized-a")
     assert page.tab.locator("#organized-a tbody tr").count() == 18
-
-
-def test_tables_follow_what_is_chosen(page, run):
-    page.tab.select_option("#head-a", "6")
-    page.drawn("as-is-a")
-    page.open_table("as-is-a")
-    for head in (6, 2):
-        page.tab.select_option("#head-a", str(head))
-        page.drawn("as-is-a")
-        shown = [
-            _number(text)
-            for text in page.tab.locator("#as-is-a tbody tr").nth(9).locator("td.number").all_inner_texts()
-        ]
-        values = run.values[0].values[head]
-        step = float(values.max() - values.min()) / 254
-        assert shown[:10] == pytest.approx(values[9, :10].tolist(), abs=step)
-    page.open_table("map")
-    page.tab.select_option("#basis", "input")
-    page.settled()
-    places = [
-        _number(text) for text in page.tab.locator("#map tbody tr").nth(4).locator("td.number").all_inner_texts()
-    ]
-    assert places == pytest.approx(run.organization[0].coordinates[0][4, :2].tolist(), rel=5e-3)
-
-
-def _number(text):
-    """The value of a number as `number_words` writes it."""
-    if text == "–":
-        return float("nan")
-    mantissa, _, power = text.replace(",", "").rpartition("·") if "·" in text else (text, "", "")
-    exponent = power[2:].translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")) or "0"
-    return float(mantissa) * 10.0 ** int(exponent)
 
 
 def test_numbers_are_written_as_everywhere_else(page):
     values = [0, -0.5, 0.05123, 12, 999.6, 1500.2, 99_999, 123_456, 2e6, 1e-3, 9.99e-4, 1e-4, -3.21e-7, None]
     shown = page.js("values => values.map(HT.dom.number)", values)
     assert shown == [number_words(float("nan") if value is None else value) for value in values]
-
-
-def test_a_notebook_shows_the_page_in_a_frame(context, run, tmp_path):
-    outer = tmp_path / "notebook.html"
-    outer.write_text(f"<!doctype html><body>{ht.show(run, height=700)._repr_html_()}</body>", encoding="utf-8")
-    tab = context.new_page()
-    errors = []
-    tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.goto(outer.as_uri())
-    frame = tab.frame_locator("iframe")
-    frame.locator("html[data-ready]").wait_for(state="attached", timeout=60_000)
-    frame.get_by_label("Select L0H4", exact=True).check()
-    assert frame.locator("#selection").inner_text().startswith("1 head selected: L0H4")
-    assert errors == []
-    tab.close()
 
 
 def test_bad_arguments_are_named(run, tmp_path):
@@ -504,44 +601,3 @@ def test_bad_arguments_are_named(run, tmp_path):
     with pytest.raises(HeadtreeError, match="height"):
         ht.show(run, height=0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_answers_come_first_and_select_what_they_speak_of(page, run):
-    lines = page.tab.locator("#answers li")
-    told = [answer.text for answer in answers(run)]
-    shown = [text.split("\n")[0] for text in lines.all_inner_texts()]
-    assert sorted(shown) == sorted(told)
-    assert "main families" not in page.tab.locator("#summary").inner_text()
-    family = run.consensus.families().folders[0]
-    page.tab.locator("#answers [data-about=family]").first.get_by_role("button").first.click()
-    assert page.shows([int(head) for head in family])
-    medoid = int(run.consensus.families().medoid[0])
-    page.tab.locator("#answers [data-about=family]").first.get_by_role("button").last.click()
-    assert page.shows([medoid])
-
-
-def test_map_tree_and_affinity_switch_between_similarities(page, run):
-    choices = page.tab.locator("#basis option").all_inner_texts()
-    assert choices[:2] == ["looks alike", "questionnaire of centred scores"]
-    for kind, joint in run.similarities.items():
-        page.tab.select_option("#basis", kind)
-        page.settled()
-        points = consensus_coordinates(joint)
-        assert page.js("() => Array.from(HT.network.tree().order)") == joint.tree.order(points[:, 0]).tolist()
-        xs = page.js("() => Array.from(HT.plots.cards.find(c => c.id === 'map').source.data.x)")
-        assert xs == pytest.approx(points[:, 0].tolist(), rel=1e-5, abs=1e-7)  # float32
-        title = {"attention": "looks alike", "questionnaire": "questionnaire of centred scores"}[kind]
-        for name, what in (("map", "Map"), ("tree", "Tree"), ("affinity", "Affinity")):
-            assert page.tab.locator(f"#{name} h3").inner_text() == f"{what} of heads: {title}"
-            assert "Heads are close if" in page.tab.locator(f"#{name} .sentence").first.inner_text()
-    page.tab.locator("#grid-color").select_option("family")
-    families = run.consensus.families().of_leaf
-    assert run.heads["family"].tolist() == families.tolist()
-
-
-def test_columns_are_explained(page):
-    heading = page.tab.locator("table.heads th").filter(has_text="Shannon entropy").first
-    assert "Rank correlation with the effects of heads" in heading.get_attribute("title")
-    page.tab.select_option("#grid-color", "structure")
-    assert "l1 entropy of Haar coefficients" in page.tab.locator("#grid").inner_text()
-    assert page.tab.get_by_text(re.compile("support 0 %", re.IGNORECASE)).count() == 0

@@ -1,30 +1,20 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import headtree as ht
-from headtree.report.page.tiles import (
-    MISSING,
-    AxisBlocks,
-    block_means,
-    boxes,
-    coarser,
-    coded,
-    folder_blocks,
-    tiles,
-)
+from headtree.report.page.coded_matrices import Grain, Scale, box_means, coded, nibbles
+from headtree.report.page.tiles import AxisBlocks, block_means, folder_blocks
 from tests.strategies import partition_trees
 
 
 def literal_means(values, mask, rows, columns):
     """The mean of the present entries of every product of blocks, entry by entry."""
-    row_sets, column_sets = (np.split(b.order, b.starts[1:]) for b in (rows, columns))
-    result = np.full((len(values), len(row_sets), len(column_sets)), np.nan)
+    result = np.full((len(values), len(rows), len(columns)), np.nan)
     for h in range(len(values)):
-        for i, queries in enumerate(row_sets):
-            for j, keys in enumerate(column_sets):
+        for i, queries in enumerate(rows):
+            for j, keys in enumerate(columns):
                 found = [values[h, q, k] for q in queries for k in keys if not mask[h, q, k]]
                 if found:
                     result[h, i, j] = np.mean(found)
@@ -45,14 +35,6 @@ def test_blocks_are_folders_that_hold_every_leaf_once(tree, at_most):
     assert len(sets) <= at_most
 
 
-@given(partition_trees(min_leaves=2, max_leaves=9), st.integers(1, 9), st.integers(1, 9))
-def test_a_coarser_cut_joins_blocks_of_the_finer_one(tree, a, b):
-    fine = folder_blocks(tree, tree.order(), max(a, b))
-    coarse = folder_blocks(tree, tree.order(), min(a, b), fine)
-    assert set(coarse.starts) <= set(fine.starts)
-    assert as_sets(coarse) <= {frozenset(f.tolist()) for level in range(tree.n_levels) for f in tree.folders(level)}
-
-
 def test_all_leaves_when_they_fit():
     tree = ht.PartitionTree.halving(11)
     np.testing.assert_array_equal(folder_blocks(tree, tree.order(), 11).starts, np.arange(11))
@@ -64,68 +46,63 @@ def test_the_largest_folder_is_split_first():
     assert as_sets(folder_blocks(tree, tree.order(), 3)) == {frozenset(s) for s in ((0, 1), (2, 3), (4, 5))}
 
 
-@given(st.integers(1, 40), st.integers(1, 40))
-def test_boxes_are_even(n, at_most):
-    sizes = boxes(n, at_most).sizes
-    assert (sizes.sum(), len(sizes)) == (n, min(n, at_most))
-    assert np.ptp(sizes) <= 1
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_means_are_over_what_is_present(masked):
+def test_means_over_blocks_are_the_definition():
     rng = np.random.default_rng(3)
     values = rng.standard_normal((3, 7, 5)).astype(np.float32)
-    mask = rng.random((3, 7, 5)) < 0.5 if masked else np.zeros((3, 7, 5), bool)
-    mask[1, :4] = masked
     rows, columns = (
         AxisBlocks(rng.permutation(7), np.array([0, 2, 3])),
         AxisBlocks(rng.permutation(5), np.array([0, 4])),
     )
-    means, present = block_means(values, mask if masked else None, rows, columns)
-    expected = literal_means(values, mask, rows, columns)
-    np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-6)  # float32 results
-    assert (present.sum(axis=(1, 2)) == (~mask).sum(axis=(1, 2))).all()
+    sets = [np.split(b.order, b.starts[1:]) for b in (rows, columns)]
+    expected = literal_means(values, np.zeros(values.shape, bool), *sets)
+    np.testing.assert_allclose(block_means(values, rows, columns), expected, rtol=1e-5, atol=1e-6)  # float32
 
 
-def test_coarser_tiles_are_those_of_the_tensor_itself():
-    rng = np.random.default_rng(5)
-    values = rng.standard_normal((4, 12, 9))
-    mask = np.triu(np.ones((12, 9), bool), 2)
-    att = ht.AttentionTensor.from_array(values, mask=mask)
-    tree = ht.PartitionTree.halving(12)
-    fine = (folder_blocks(tree, tree.order(), 9), boxes(9, 6))
-    coarse = (folder_blocks(tree, tree.order(), 4, fine[0]), boxes(9, 3, fine[1]))
-    (joined,) = (coarser(t, *coarse) for t in tiles(att, [fine]))
-    (direct,) = tiles(att, [coarse])
-    np.testing.assert_allclose(joined.means, direct.means, rtol=1e-5, atol=1e-6)  # means are kept in float32
-    np.testing.assert_array_equal(joined.present, direct.present)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.booleans())
+def test_means_over_boxes_are_over_what_is_present(n_rows, n_columns, cell, masked):
+    rng = np.random.default_rng(n_rows + 10 * n_columns)
+    values = rng.standard_normal((2, n_rows, n_columns)).astype(np.float32)
+    mask = rng.random((2, n_rows, n_columns)) < 0.5 if masked else np.zeros(values.shape, bool)
+    boxes = [[range(i, min(i + cell, n)) for i in range(0, n, cell)] for n in (n_rows, n_columns)]
+    expected = literal_means(values, mask, *boxes)
+    np.testing.assert_allclose(box_means(values, ~mask, cell), expected, rtol=1e-5, atol=1e-6)  # float32
 
 
-def test_a_tensor_on_disk_is_read_some_heads_at_a_time(tmp_path, monkeypatch):
-    rng = np.random.default_rng(7)
-    att = ht.AttentionTensor.from_array(rng.standard_normal((6, 8, 8)), mask=np.tri(8, k=-3, dtype=bool))
-    att.save(tmp_path / "a.zarr")
-    pair = (boxes(8, 3), boxes(8, 4))
-    monkeypatch.setattr("headtree.report.page.tiles._ENTRIES_AT_A_TIME", 2 * 64)
-    (stored,), (memory,) = tiles(ht.AttentionTensor.open(tmp_path / "a.zarr"), [pair]), tiles(att, [pair])
-    np.testing.assert_array_equal(stored.means, memory.means)
+def test_a_previous_token_head_keeps_its_diagonal_in_averages():
+    values = np.full((1, 64, 64), 0.2 / 63)
+    values[0, np.arange(1, 64), np.arange(63)] = 0.8
+    for cell in (2, 4, 8):
+        means = box_means(values, np.ones((1, 64, 64), bool), cell)[0]
+        assert (means.argmax(axis=1) == np.arange(64 // cell)).all()
+        assert np.diag(means).min() > 4 * np.median(means)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("power", [1.0, 2.0])
-def test_codes_are_within_half_a_step(power):
+def test_codes_are_within_half_a_step(power, bits):
     rng = np.random.default_rng(11)
     values = rng.random((2, 6, 6)) * np.array([1, 50])[:, None, None]
     values[0, 2, 3] = np.nan
     low, high = np.zeros(2), np.nanmax(values, axis=(1, 2))
-    codes = coded(values, low, high, power)
-    assert codes.codes[0, 2, 3] == MISSING
-    assert (codes.codes == MISSING).sum() == 1
-    decoded = codes.high[:, None, None] * (codes.codes / 254) ** power
+    grain = Grain(1, bits)
+    codes = coded(values, Scale(low, high, power), grain)
+    missing = grain.largest + 1
+    assert codes[0, 2, 3] == missing
+    assert (codes == missing).sum() == 1
+    decoded = high[:, None, None] * (codes / grain.largest) ** power
     on_scale = [(x / high[:, None, None]) ** (1 / power) for x in (values, decoded)]
-    assert np.nanmax(np.abs(on_scale[0] - on_scale[1])) <= 0.5 / 254 + 1e-6  # the scale is kept in float32
+    apart = np.abs(on_scale[0] - on_scale[1])[codes != missing]
+    assert apart.max() <= 0.5 / grain.largest + 1e-6
 
 
 def test_constant_matrices_have_codes_too():
-    codes = coded(np.full((1, 2, 2), 3.0), np.array([3.0]), np.array([3.0]))
-    assert (codes.codes == 0).all()
-    assert torch.tensor(codes.low).item() == 3.0
+    scale = Scale(np.array([3.0]), np.array([3.0]), 1.0)
+    assert (coded(np.full((1, 2, 2), 3.0), scale, Grain(1, 8)) == 0).all()
+
+
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_two_codes_in_a_byte_come_apart_again(n_rows, n_columns):
+    codes = np.random.default_rng(0).integers(0, 16, (3, n_rows, n_columns)).astype(np.uint8)
+    packed = nibbles(codes)
+    back = np.stack([packed >> 4, packed & 15], axis=2).reshape(3, -1)[:, : n_rows * n_columns]
+    np.testing.assert_array_equal(back.reshape(codes.shape), codes)

@@ -120,7 +120,7 @@ def _terms(
     _, row_tree, column_tree = org.trees
     result = decomposed(logits, row_tree, column_tree, "softmax")
     parts = (result.value, result.boundary, result.first, result.second, result.residual)
-    shown = np.stack([block_means(part.numpy(), None, rows, columns)[0] for part in parts], axis=1)
+    shown = np.stack([block_means(part.numpy(), rows, columns) for part in parts], axis=1)
     scale = np.abs(shown).max(axis=(1, 2, 3))
     relative = shown / np.where(scale > 0, scale, 1)[:, None, None, None]
     codes = np.rint(127 + 127 * np.sign(relative) * np.sqrt(np.abs(relative)))

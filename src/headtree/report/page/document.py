@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from headtree import _checks
-from headtree._extras import require
 from headtree._files import write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.page.page_data import page_data
@@ -29,16 +28,28 @@ BUDGET = 10_000_000
 #: The page's own scripts, in the order in which they build on each other.
 _SCRIPTS = (
     "data.js",
+    "palettes.js",
     "state.js",
     "dom.js",
-    "plots.js",
+    "colours.js",
+    "plot.js",
     "download.js",
-    "overview.js",
-    "tree.js",
-    "table.js",
+    "network.js",
+    "filter.js",
+    "fields.js",
+    "thumbnails.js",
     "matrix.js",
-    "compare.js",
+    "tokens.js",
+    "grid.js",
+    "head.js",
+    "inputs.js",
+    "map.js",
+    "dendrogram.js",
+    "affinity.js",
+    "scales.js",
+    "table.js",
     "sections.js",
+    "toolbar.js",
     "main.js",
 )
 
@@ -94,15 +105,18 @@ class Page:
     height: int
 
     def _repr_html_(self) -> str:
-        """A frame that is isolated from the notebook."""
+        """A frame that is isolated from the notebook, and a few lines that tell it whether the notebook is dark."""
         return (
-            '<iframe sandbox="allow-scripts allow-downloads" title="headtree report" '
+            '<iframe class="headtree-page" sandbox="allow-scripts allow-downloads" title="headtree report" '
             f'style="width:100%;height:{self.height}px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
+            f"<script>{_static('notebook.js')}</script>"
         )
 
 
 def show(run: Run, *, height: int = 800) -> Page:
-    """The page of a run, inline in a notebook.
+    """The page of a run, inline in a notebook: the one in its folder or, without one, a new one.
+
+    The page follows the notebook's light or dark theme.
 
     Parameters
     ----------
@@ -125,7 +139,15 @@ def show(run: Run, *, height: int = 800) -> Page:
     Page(height=600)
     """
     height = _checks.at_least_one(height, "height")
-    return Page(page_html(run), height)
+    return Page(_stored_page(run) or page_html(run), height)
+
+
+def _stored_page(run: Run) -> str | None:
+    """The page that the run's own step wrote."""
+    path = getattr(run, "path", None)
+    if not isinstance(path, Path) or not run.record.is_done("page") or not (path / "report.html").is_file():
+        return None
+    return (path / "report.html").read_text(encoding="utf-8")
 
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
@@ -142,12 +164,12 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
             "run must be a run of a network, as open_run returns it, got "
             f"{run!r:.80}; the page shows attention heads"
         )
-    scripts = [_bokeh(), "\n".join(_static(name) for name in _SCRIPTS)]
+    code, style = "\n".join(_static(name) for name in _SCRIPTS), _static("page.css")
     filling = {
-        "policy": _policy(scripts),
-        "style": _static("page.css"),
+        "policy": _policy(code, style),
+        "style": style,
         "title": html.escape(run.name[:200]),
-        "code": "\n".join(f"<script>{script}</script>" for script in scripts),
+        "code": f"<script>{code}</script>",
     }
     pieces = re.split(r"\{\{(\w+)\}\}", _static("page.html"))  # text and names of gaps in turn
     frame = pieces[::2] + [filling.get(gap, "") for gap in pieces[1::2]]
@@ -158,17 +180,14 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
     return "".join(pieces)
 
 
-def _policy(scripts: list[str]) -> str:
-    """What the page may do: run exactly these scripts, show the images it contains, and nothing else.
-
-    Styles may be inline, since Bokeh sets them; they cannot load anything.
-    """
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
+def _policy(code: str, style: str) -> str:
+    """What the page may do: run exactly this script, use this style, show the images it contains; nothing else."""
+    script, sheet = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (code, style)
     )
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
-        "connect-src 'none'; form-action 'none'; base-uri 'none'"
+        f"default-src 'none'; script-src {script}; style-src {sheet}; img-src data: blob:; connect-src 'none'; "
+        "form-action 'none'; base-uri 'none'"
     )
 
 
@@ -176,13 +195,3 @@ def _policy(scripts: list[str]) -> str:
 def _static(name: str) -> str:
     return (files("headtree.report.page") / "static" / name).read_text(encoding="utf-8")
 
-
-@cache
-def _bokeh() -> str:
-    """BokehJS and its plotting interface, from the installed Bokeh."""
-    require("report", "the page", "bokeh")
-    import bokeh
-
-    folder = Path(str(bokeh.__file__)).parent / "server" / "static" / "js"
-    texts = [(folder / f"{name}.min.js").read_text(encoding="utf-8") for name in ("bokeh", "bokeh-api")]
-    return "\n".join(texts).replace("</script", "<\\/script")

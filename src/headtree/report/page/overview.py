@@ -11,9 +11,10 @@ from jaxtyping import Float, Int, UInt8
 from headtree.measures.head_coordinates import consensus_coordinates
 from headtree.measures.heads.glossary import explained
 from headtree.questionnaire.organization import Organization
-from headtree.report.words.answers import answers
+from headtree.report.words.answers import answers, families_found
 from headtree.report.words.folder_sentences import folder_sentences
 from headtree.report.words.similarity_words import similarity_meaning, similarity_title
+from headtree.report.words.terms import TERMS
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 #: Cells on a side of the picture of affinities; more heads than this share cells.
 _N_AFFINITY_CELLS = 512
+
+#: Columns of words, also if no head has one.
+_WORDS = ("name", "role", "leaning")
+
+#: Nearest heads that are named for each head.
+_N_NEIGHBOURS = 5
 
 
 def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -34,9 +41,12 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),
         "glossary": {str(name): explained(str(name)) for name in run.heads.columns if explained(str(name))},
+        "families": families_found(run),
+        "terms_explained": TERMS,
         "inputs": list(run.inputs),
         "n_heads": len(run.heads),
-        "settings": flattened({**dict(run.settings), **dict(run.info)}),
+        "layers": int(run.heads["layer"].nunique()),
+        "settings": _settings(run),
         "stability": _stability(run),
     }
     text["columns"], arrays = _columns(run.heads)
@@ -52,12 +62,12 @@ def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     for number, name in enumerate(table.columns):
         values = table[name]
-        if values.dtype.kind in "fiub":
+        if name not in _WORDS and values.dtype.kind in "fiub":
             is_whole = values.dtype.kind != "f"
             described.append({"name": str(name), "type": "whole" if is_whole else "number"})
             arrays[f"column_{number}"] = values.to_numpy(dtype=np.float64)
         else:
-            words = [shortened(str(value)) for value in values.fillna("")]
+            words = [shortened(value) if isinstance(value, str) else "" for value in values]
             described.append({"name": str(name), "type": "word", "words": words})
     return described, arrays
 
@@ -117,9 +127,37 @@ def _tree(
         "size": folders.size[inner].astype(np.int32),
         "parent": np.array([number.get(int(folders.parent[i]), -1) for i in inner], dtype=np.int32),
         "support": np.array([support.get(int(folders.node[i]), np.nan) for i in inner], dtype=np.float32),
+        "height": _heights(members, folders.parent[inner], number, affinity),
+        "neighbours": _neighbours(affinity),
         "affinity": codes,
     }
     return name, text, arrays
+
+
+def _heights(
+    members: list[Int[np.ndarray, " head"]],
+    parents: Int[np.ndarray, " folder"],
+    number: Mapping[int, int],
+    affinity: Float[np.ndarray, "head head"],
+) -> Float[np.ndarray, " folder"]:
+    """How far apart the heads of each folder are: 1 - mean affinity of two of them, never below an inner folder's."""
+    heights = np.zeros(len(members), dtype=np.float32)
+    for i, own in enumerate(members):
+        n = len(own)
+        total = float(affinity[np.ix_(own, own)].sum() - affinity[own, own].sum())
+        heights[i] = 1 - total / max(1, n * (n - 1))
+    for i in range(len(members) - 1, 0, -1):  # inner folders come after outer ones
+        outer = number.get(int(parents[i]), 0)
+        heights[outer] = max(heights[outer], heights[i])
+    return heights
+
+
+def _neighbours(affinity: Float[np.ndarray, "head head"]) -> Int[np.ndarray, "head neighbour"]:
+    """The nearest other heads of each head, nearest first."""
+    others = affinity.copy()
+    np.fill_diagonal(others, -np.inf)
+    n = min(_N_NEIGHBOURS, len(others) - 1)
+    return np.argsort(-others, axis=1, kind="stable")[:, :n].astype(np.int32)
 
 
 def _affinity_codes(
@@ -154,6 +192,17 @@ def _stability(run: Run) -> dict[str, Any] | None:
         "n_bootstrap": joint.n_bootstrap,
         "status": [status for _, status in agreed],
     }
+
+
+#: What `run.json` has beside the settings that is shown elsewhere, or says nothing to a reader.
+_NOT_SHOWN = ("settings", "notes", "steps", "inputs", "format")
+
+
+def _settings(run: Run) -> list[tuple[str, str]]:
+    """Settings, versions and the like that have a value, each once."""
+    about = {name: value for name, value in dict(run.info).items() if name not in _NOT_SHOWN}
+    rows = flattened({**dict(run.settings), **about})
+    return [(name, value) for name, value in rows if value not in ("None", "{}", "")]
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

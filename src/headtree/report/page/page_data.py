@@ -1,61 +1,60 @@
 """A run as the data of its page, within a budget of bytes.
 
-What does not fit is left out in a fixed order: coefficients and paraproduct terms of all heads except one of each
-family, then resolution, then inputs. The page lists what is missing.
+Matrices take most of the room. Those of as many inputs as fit are whole; of the others, cells are averages over
+boxes, or they are left out. Then come Haar coefficients and paraproduct terms of every head, otherwise of one head of
+each family, and last 8 bits for each cell instead of 4. The page lists what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int
 
 from headtree.questionnaire.organization import Organization
+from headtree.report.page.coded_matrices import WHOLE, Grain, coded_matrices, thumbnails
 from headtree.report.page.details import N_COEFFICIENTS, N_TERM_BLOCKS, TERMS, Details, details
 from headtree.report.page.overview import core, representatives, shortened
 from headtree.report.page.packing import packed
 from headtree.report.page.page_sections import sections, thumbnail
-from headtree.report.page.tiles import AxisBlocks, Tiles, boxes, coarser, coded, folder_blocks, tiles
-from headtree.tensor.attention_tensor import AttentionTensor
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
 
-#: Cells on a side of a matrix, finest first.
-_SIZES = (192, 128, 96, 80, 64, 56, 48, 40, 32, 24, 16, 8)
+#: Sides of cells that are tried, finest first.
+_CELLS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
-#: All heads have coefficients and terms if that leaves tiles of this size; otherwise only representatives do.
-_SIZE_WORTH_DETAILS = 64
+#: By how much the cells of the inputs that are not shown as finely as the first may be larger.
+_COARSER = (2, 4, 8)
 
-#: Inputs are left out before tiles become coarser than this.
-_SIZE_WORTH_INPUTS = 32
+#: A matrix of fewer cells on a side than this is not worth showing, unless it is the only one.
+_LEAST_CELLS = 32
 
-#: Smallest ratio by which compression and base64 change the size of tiles; low enough to rule out no plan that
-#: fits.
-_BEST_RATIO = 0.3
+#: No matrix takes fewer bytes for each cell than this: what is larger all the same need not be tried.
+_BEST_RATIO = 0.02
 
-#: Inputs differ in how well they compress; a plan is dropped when the first ones exceed their share by this factor.
-_SLACK = 1.1
+#: Share of the room that matrices after softmax may take if those before it are shown too.
+_SHARE_OF_PROBS = 0.6
 
-#: Coarser tiles and other inputs may compress this much better than those seen so far.
-_NEARLY = 0.93
-
-#: Ratio by which compression changes coefficients and terms, for planning.
-_DETAIL_RATIO = 0.7
+#: By how much compression shrinks coefficients and terms, for planning.
+_DETAIL_RATIO = 0.5
 
 #: Most entries of matrices for which coefficients and terms of all heads are computed: more would take too long.
 _DETAIL_ENTRIES = 1 << 26
 
+#: Bytes of the core that are added once the plan is known: the notes.
+_NOTES = 4000
 
-class PagePlan(NamedTuple):
+
+@dataclass(frozen=True)
+class PagePlan:
     """How much of a run the page holds."""
 
-    size: int  #: cells on a side of a matrix, at most
-    n_inputs: int
+    grains: dict[str, tuple[Grain | None, ...]]  #: for "probs", and "scores" if there are: of each input
     every_head: bool  #: whether coefficients and terms are there for every head
 
 
@@ -70,68 +69,96 @@ class PageData:
     @property
     def n_bytes(self) -> int:
         """Size of the parts in the page."""
-        return sum(map(len, self.parts.values()))
+        return _bytes(self.parts)
 
 
 def page_data(run: Run, room: int) -> PageData:
     """All that fits into `room` bytes, in the order given above."""
     text, arrays = core(run)
     section_text, section_notes = sections(run)
-    rest = packed({"sections": section_text}, {})
+    text["thumbnails"], pictures = thumbnails(run.attention[0], "probs")
+    arrays |= pictures
     material = _Material(run)
-    core_size = len(packed(text, arrays)) + len(rest) + 4000  # a few words are added below
-    chosen, inputs = _first_that_fits(material, room - core_size)
-    notes = (*_left_out(run, chosen, material), *section_notes)
+    parts = {"core": packed(text, arrays), "sections": packed({"sections": section_text}, {})}
+    few = sum(material.input_bound(i) for i in range(run.n_inputs))
+    left = room - _bytes(parts) - few - _NOTES
+    grains: dict[str, tuple[Grain | None, ...]] = {}
+    for kind in material.kinds:
+        share = _SHARE_OF_PROBS if kind == "probs" and len(material.kinds) > 1 else 1.0
+        grains[kind] = tuple(_grains(material, kind, share * left))
+        left -= _bytes(material.matrices_of({kind: grains[kind]}))
+    inputs: dict[str, str] = {}
+    every_head = material.affords_every_head(left + few)
+    if every_head:
+        inputs = {f"input_{i}": material.input_part(i, every_head=True) for i in range(run.n_inputs)}
+        every_head = _bytes(inputs) <= left + few
+    if not every_head:
+        inputs = {f"input_{i}": material.input_part(i, every_head=False) for i in range(run.n_inputs)}
+    left += few - _bytes(inputs)
+    exact = {kind: (WHOLE,) * run.n_inputs for kind in material.kinds}
+    if all(grain == Grain(1, 4) for own in grains.values() for grain in own):
+        more = sum(material.size(kind, i, WHOLE) for kind in material.kinds for i in range(run.n_inputs))
+        if more - _bytes(material.matrices_of(grains)) <= left:
+            grains = exact
+    parts |= inputs | material.matrices_of(grains)
+    plan = PagePlan(grains, every_head)
+    notes = (*_left_out(run, plan, material), *section_notes)
     text |= {
         "left_out": notes,
-        "n_shown": chosen.n_inputs,
-        "tile_size": chosen.size,
+        "grains": {kind: [grain and grain.cell for grain in own] for kind, own in grains.items()},
         "terms": list(TERMS),
-        "layers": int(run.heads["layer"].nunique()),
     }
-    parts = {"core": packed(text, arrays), "sections": rest}
-    return PageData(parts | {f"input_{i}": part for i, part in enumerate(inputs)}, chosen, notes)
+    return PageData(parts | {"core": packed(text, arrays)}, plan, notes)
 
 
-def _first_that_fits(material: _Material, room: int) -> tuple[PagePlan, list[str]]:
-    *plans, least = _plans(material)
-    for plan in plans:
-        if material.estimate(plan) <= room:
-            parts = _parts(material, plan, room)
-            if sum(map(len, parts)) <= room:
-                return plan, parts
-    return least, _parts(material, least, None)
+def _bytes(parts: dict[str, str]) -> int:
+    return sum(map(len, parts.values()))
 
 
-def _parts(material: _Material, plan: PagePlan, room: int | None) -> list[str]:
-    """The packed data of each input; ends early once it exceeds the room."""
-    parts: list[str] = []
-    for i in range(plan.n_inputs):
-        parts.append(material.part(plan, i))
-        if room is not None and sum(map(len, parts)) * plan.n_inputs > room * (i + 1) * _SLACK:
-            parts.append(" " * room)  # the inputs to come would not fit either
+def _grains(material: _Material, kind: str, room: float) -> list[Grain | None]:
+    """The grain of each input's matrices: the first ones as fine as possible, all of them if they fit."""
+    n = material.run.n_inputs
+    size = lambda i, grain: material.size(kind, i, grain)  # noqa: E731
+    for cell in _CELLS:
+        fine = Grain(cell, 4)
+        if cell > 1 and material.longest <= cell:
             break
-    return parts
+        if _fits((size(i, fine) for i in range(n)), room):
+            return [fine] * n
+        if size(0, fine) > room:
+            continue
+        for factor in _COARSER:
+            coarse = Grain(cell * factor, 4)
+            if material.longest // coarse.cell < _LEAST_CELLS:
+                break
+            rest = [size(i, coarse) for i in range(n)]
+            if size(0, fine) + sum(rest[1:]) > room:
+                continue
+            first = 1
+            while sum(size(i, fine) for i in range(first + 1)) + sum(rest[first + 1 :]) <= room:
+                first += 1
+            return [fine] * first + [coarse] * (n - first)
+        if material.longest // cell >= _LEAST_CELLS or cell == 1:
+            first = 1
+            while sum(size(i, fine) for i in range(first + 1)) <= room:
+                first += 1
+            return [fine] * first + [None] * (n - first)
+    return [Grain(_smallest(material.longest), 4), *[None] * (n - 1)]
 
 
-def _plans(material: _Material) -> Iterator[PagePlan]:
-    """From everything to the least, in the order of the module's docstring."""
-    n_inputs, longest = material.run.n_inputs, material.longest
-    sizes = [size for size in _SIZES if size < longest]
-    if longest <= _SIZES[0]:
-        sizes = [longest, *sizes]
-    worth = [size for size in sizes if size >= _SIZE_WORTH_INPUTS] or sizes[:1]
-    if material.affords_every_head:
-        for size in sizes:
-            if size >= _SIZE_WORTH_DETAILS or size == sizes[0]:
-                yield PagePlan(size, n_inputs, True)
-    for size in worth:
-        yield PagePlan(size, n_inputs, False)
-    for n in range(n_inputs - 1, 0, -1):
-        yield PagePlan(worth[-1], n, False)
+def _fits(sizes: Iterator[float], room: float) -> bool:
+    """Whether the sum is within the room; stops asking once it is not."""
+    total = 0.0
     for size in sizes:
-        if size < worth[-1]:
-            yield PagePlan(size, 1, False)
+        total += size
+        if total > room:
+            return False
+    return True
+
+
+def _smallest(longest: int) -> int:
+    """The cell of the coarsest matrix that is shown at all: eight on a side."""
+    return max(1, -(-longest // 8))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +166,12 @@ class _Material:
     """What the page's data are made from, each computed once."""
 
     run: Run
-    _fine: dict[int, tuple[Tiles, Tiles]] = field(default_factory=dict)
-    _details: dict[tuple[int, bool], Details] = field(default_factory=dict)
-    _ratios: list[float] = field(default_factory=list)  #: bytes for each cell of the parts made so far
+    _made: dict[tuple[str, int, Grain], str] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the page shows of each head: attention after softmax and, where it is known, before it."""
+        return ("probs", "scores") if self.run.kind == "scores" else ("probs",)
 
     @cached_property
     def shapes(self) -> list[tuple[int, int, int]]:
@@ -152,98 +182,65 @@ class _Material:
         """Length of the longest side of a matrix."""
         return max(max(shape[1:]) for shape in self.shapes)
 
-    @property
-    def affords_every_head(self) -> bool:
-        return sum(int(np.prod(shape)) for shape in self.shapes) <= _DETAIL_ENTRIES
+    def _detail_bytes(self, i: int) -> int:
+        """Bytes of coefficients and terms of one head on an input, before compression."""
+        n_blocks = [min(n, N_TERM_BLOCKS) for n in self.shapes[i][1:]]
+        return N_COEFFICIENTS + len(TERMS) * int(np.prod(n_blocks)) + 100
+
+    def affords_every_head(self, room: float) -> bool:
+        """Whether coefficients and terms of all heads are quickly computed and likely to take at most this room."""
+        n_bytes = _DETAIL_RATIO * self.shapes[0][0] * sum(map(self._detail_bytes, range(self.run.n_inputs)))
+        return n_bytes <= room and sum(int(np.prod(shape)) for shape in self.shapes) <= _DETAIL_ENTRIES
+
+    def input_bound(self, i: int) -> int:
+        """Most bytes that `input_part` takes with the chosen heads only."""
+        att = self.run.attention[i]
+        words = sum(len(shortened(token)) + 4 for token in (*att.queries, *att.keys))
+        return 4 * (len(self.chosen) * self._detail_bytes(i) + 2 * words) // 3 + len(thumbnail(self.run, i) or "") + 20_000
 
     @cached_property
     def chosen(self) -> Int[np.ndarray, " head"]:
         """Heads with coefficients and terms where not all have them."""
         return representatives(self.run)
 
-    def heads(self, plan: PagePlan) -> Int[np.ndarray, " head"]:
-        return np.arange(self.shapes[0][0]) if plan.every_head else self.chosen
+    def size(self, kind: str, i: int, grain: Grain) -> float:
+        """Bytes of the matrices of an input; of those that are surely too large, a lower bound."""
+        n_heads, *sides = self.shapes[i]
+        n_cells = n_heads * int(np.prod([-(-n // grain.cell) for n in sides]))
+        least = _BEST_RATIO * n_cells * grain.bits / 4
+        return least if least > 10_000_000 else len(self.matrices(kind, i, grain))
 
-    def estimate(self, plan: PagePlan) -> float:
-        """Bytes that the parts of a plan take at the least; nearer to the truth once one part has been made."""
-        cells = self._cells(plan)
-        n_details = sum(
-            N_COEFFICIENTS + len(TERMS) * int(np.prod([min(n, N_TERM_BLOCKS) for n in shape[1:]]))
-            for shape in self.shapes[: plan.n_inputs]
-        )
-        known = max(self._ratios, default=_BEST_RATIO)
-        return known * sum(cells) + (_DETAIL_RATIO * n_details * len(self.heads(plan)) if plan.every_head else 0)
-
-    def _cells(self, plan: PagePlan) -> list[int]:
-        """Number of cells of both kinds of matrices, for each input."""
-        sides = [[min(n, plan.size) for n in shape[1:]] for shape in self.shapes[: plan.n_inputs]]
-        return [2 * shape[0] * a * b for shape, (a, b) in zip(self.shapes, sides, strict=False)]
-
-    def part(self, plan: PagePlan, i: int) -> str:
+    def matrices(self, kind: str, i: int, grain: Grain) -> str:
         """The packed matrices of one input."""
+        key = (kind, i, grain)
+        if key not in self._made:
+            att = self.run.values[i] if kind == "scores" else self.run.attention[i]
+            self._made[key] = packed(*coded_matrices(att, kind, grain))
+        return self._made[key]
+
+    def matrices_of(self, grains: Mapping[str, tuple[Grain | None, ...]]) -> dict[str, str]:
+        """All packed matrices of a plan, by name."""
+        return {
+            f"{kind}_{i}": self.matrices(kind, i, grain)
+            for kind, own in grains.items()
+            for i, grain in enumerate(own)
+            if grain is not None
+        }
+
+    def input_part(self, i: int, every_head: bool) -> str:
+        """Tokens, orders, coefficients and terms of one input."""
         att, org = self.run.values[i], self.run.organization[i]
-        own = self._details.get((i, plan.every_head))
-        if own is None:
-            own = self._details[i, plan.every_head] = details(att, org, self.heads(plan).tolist())
-        text, arrays = _matrices(att, self._tiles(plan, i))
+        heads = np.arange(self.shapes[0][0]) if every_head else self.chosen
+        text: dict[str, Any] = {
+            "queries": [shortened(token) for token in att.queries],
+            "keys": [shortened(token) for token in att.keys],
+            "image": thumbnail(self.run, i),
+        }
+        arrays: dict[str, np.ndarray] = {}
         for name, axis in (("query", 1), ("key", 2)):
             arrays |= _axis(org, axis, name)
-        detail_text, detail_arrays = _detail_arrays(own)
-        text |= detail_text | {"image": thumbnail(self.run, i)}
-        result = packed(text, arrays | detail_arrays)
-        if not plan.every_head:
-            self._ratios.append(_NEARLY * len(result) / self._cells(plan)[i])
-        return result
-
-    def _tiles(self, plan: PagePlan, i: int) -> tuple[Tiles, Tiles]:
-        att, org = self.run.values[i], self.run.organization[i]
-        fine = self._fine.get(i)
-        within = [(None, None)] * 2 if fine is None else [(f.rows, f.columns) for f in fine]
-        pairs = [
-            tuple(boxes(att.shape[axis], plan.size, old) for axis, old in zip((1, 2), within[0], strict=True)),
-            tuple(
-                folder_blocks(org.trees[axis], org.order(axis), plan.size, old)
-                for axis, old in zip((1, 2), within[1], strict=True)
-            ),
-        ]
-        if fine is None:
-            as_is, organized = tiles(att, pairs)  # type: ignore[arg-type]
-            self._fine[i] = (as_is, organized)
-            return as_is, organized
-        as_is, organized = (coarser(old, *pair) for old, pair in zip(fine, pairs, strict=True))
-        return as_is, organized
-
-
-def _matrices(att: AttentionTensor, both: tuple[Tiles, Tiles]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    power = 1.0 if att.kind == "scores" else 2.0
-    low = np.fmin.reduce([np.fmin.reduce(t.means, axis=(1, 2)) for t in both])
-    high = np.fmax.reduce([np.fmax.reduce(t.means, axis=(1, 2)) for t in both])
-    low, high = np.nan_to_num(low), np.nan_to_num(high)
-    if att.kind != "scores":
-        low = np.zeros_like(low)
-    arrays: dict[str, np.ndarray] = {"low": low, "high": high}
-    for name, t in zip(("as_is", "organized"), both, strict=True):
-        arrays |= {name: _filtered(coded(t.means, low, high, power).codes)}
-        arrays |= _block_arrays(name, t.rows, t.columns)
-    text = {
-        "power": power,
-        "queries": [shortened(token) for token in att.queries],
-        "keys": [shortened(token) for token in att.keys],
-        "missing": att.mask is not None,
-    }
-    return text, arrays
-
-
-def _filtered(codes: UInt8[np.ndarray, "head row column"]) -> UInt8[np.ndarray, "head row column"]:
-    """Each row minus the one above, modulo 256: smooth matrices compress better."""
-    return np.diff(codes, axis=1, prepend=np.uint8(0))
-
-
-def _block_arrays(name: str, rows: AxisBlocks, columns: AxisBlocks) -> dict[str, np.ndarray]:
-    return {
-        f"{name}_rows": rows.starts.astype(np.int32),
-        f"{name}_columns": columns.starts.astype(np.int32),
-    }
+        detail_text, detail_arrays = _detail_arrays(details(att, org, heads.tolist()))
+        return packed(text | detail_text, arrays | detail_arrays)
 
 
 def _axis(org: Organization, axis: int, name: str) -> dict[str, np.ndarray]:
@@ -268,26 +265,44 @@ def _detail_arrays(own: Details) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         "terms": own.terms,
         "term_scale": own.term_scale,
         "shares": own.shares,
-        **_block_arrays("terms", own.rows, own.columns),
+        "terms_rows": own.rows.starts.astype(np.int32),
+        "terms_columns": own.columns.starts.astype(np.int32),
     }
     return {"n_filled": own.n_filled}, arrays
+
+
+_KIND_WORDS = {"probs": "Matrices after softmax", "scores": "Matrices before softmax"}
 
 
 def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     n_heads = material.shapes[0][0]
     if not plan.every_head:
-        n = len(material.chosen)
         yield (
-            f"Haar coefficients and paraproduct terms are included for {n} of {n_heads} heads: in each family the "
-            "head nearest to the others."
+            f"Haar coefficients and paraproduct terms are included for {len(material.chosen)} of {n_heads} heads: in "
+            "each family the head nearest to the others."
         )
-    if plan.size < material.longest:
-        yield (
-            f"Matrices are averaged to at most {plan.size} × {plan.size} cells; the largest has "
-            f"{' × '.join(str(n) for n in max(shape[1:] for shape in material.shapes))} entries."
-        )
-    if plan.n_inputs < run.n_inputs:
-        yield (
-            f"Matrices are included for the first {plan.n_inputs} of {run.n_inputs} inputs; trees, scores and "
-            "stability cover all inputs."
-        )
+    for kind, grains in plan.grains.items():
+        what = _KIND_WORDS[kind] if len(plan.grains) > 1 else "Matrices"
+        if set(grains) <= {WHOLE, Grain(1, 4)}:
+            continue
+        runs = "; ".join(f"{_grain_words(grain)}: {_inputs(own)}" for grain, own in _grouped(grains))
+        yield f"{what} by input: {runs}."
+    if any(grain is None for own in plan.grains.values() for grain in own):
+        yield "Trees, scores and stability cover all inputs."
+
+
+def _grain_words(grain: Grain | None) -> str:
+    if grain is None:
+        return "left out"
+    return "whole" if grain.cell == 1 else f"averaged over boxes of {grain.cell} × {grain.cell} entries"
+
+
+def _grouped(grains: tuple[Grain | None, ...]) -> list[tuple[Grain | None, list[int]]]:
+    found: dict[Grain | None, list[int]] = {}
+    for i, grain in enumerate(grains):
+        found.setdefault(grain, []).append(i)
+    return list(found.items())
+
+
+def _inputs(own: list[int]) -> str:
+    return str(own[0]) if len(own) == 1 else f"{own[0]}-{own[-1]}"

@@ -31,6 +31,13 @@ _WORTH_MORE = 0.05
 #: Reliability from which the order of heads by effect says something.
 _RELIABLE = 0.4
 
+#: With fewer heads, none is unusual.
+_ENOUGH_HEADS = 12
+
+#: A head is unusual if its nearest neighbour is farther from the median than this many interquartile ranges, as
+#: estimated from the lower half.
+_FAR = 3.0
+
 _SHOWN = 3
 
 
@@ -46,8 +53,8 @@ class Phrase:
 class Answer:
     """A sentence or two on one subject.
 
-    Subjects are "roles", "induction", "families", "family" (one of them), "effects", "inputs", "ranking" and
-    "sparsity".
+    Subjects are "roles", "induction", "families", "family" (one of them), "effects", "inputs", "ranking",
+    "unusual" and "sparsity".
     """
 
     about: str
@@ -79,6 +86,7 @@ def answers(run: Run) -> list[Answer]:
         _effects(run),
         _growth(run),
         _ranking(run),
+        _unusual(run),
         _sparsity(run),
     ]
     return [answer for answer in found if answer is not None]
@@ -243,7 +251,7 @@ def families_found(run: Run) -> list[dict[str, Any]]:
                 "support": family.support,
                 "medoid": family.medoid,
                 "layers": [min(layers), max(layers)],
-                "words": folder_words(leaves, ids, roles if any(roles[leaf] for leaf in leaves) else None)
+                "words": folder_words(leaves, ids, roles)
                 + _leaning_words([leanings[leaf] for leaf in leaves], [roles[leaf] for leaf in leaves])
                 + _pattern_words(table, leaves),
                 "heads": list(family.heads),
@@ -404,6 +412,25 @@ def _ranking(run: Run) -> Answer | None:
         *_joined([(_one(str(name)),) for name in first], ", "),
         ".",
     )
+
+
+def _unusual(run: Run) -> Answer | None:
+    """The heads whose nearest neighbour is farther than that of any ordinary head."""
+    if len(run.heads) < _ENOUGH_HEADS:
+        return None
+    affinity = np.array(run.consensus.affinity)
+    np.fill_diagonal(affinity, -np.inf)
+    nearest = affinity.max(axis=1)
+    quarter, middle = np.quantile(nearest, [0.25, 0.5])
+    far = np.flatnonzero(nearest < middle - _FAR * 2 * (middle - quarter))
+    if not len(far):
+        return None
+    names = [str(name) for name in run.heads["name"]]
+    first = [names[i] for i in far[np.argsort(nearest[far], kind="stable")]]
+    more = f" and {len(first) - _SHOWN} more" if len(first) > _SHOWN else ""
+    lead = "Unlike all others: " if len(first) == 1 else "Unlike all others, each in its own way: "
+    rest: list[str | Phrase] = [Phrase(more, tuple(first))] if more else []
+    return _answer("unusual", lead, *_joined([(_one(name),) for name in first[:_SHOWN]], ", "), *rest, ".")
 
 
 def _sparsity(run: Run) -> Answer:

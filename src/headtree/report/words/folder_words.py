@@ -81,19 +81,19 @@ def folder_words(leaves: Iterable[int], heads: Sequence[HeadId], roles: Sequence
     own = [int(leaf) for leaf in leaves]
     number = "1 head" if len(own) == 1 else f"{len(own)} heads"
     phrase = f"{number}, {_layer_words(sorted({heads[leaf].layer for leaf in own}))}"
-    return phrase if roles is None else f"{phrase}, {_role_words([roles[leaf] for leaf in own])}"
+    words = "" if roles is None else _role_words([roles[leaf] for leaf in own])
+    return f"{phrase}, {words}" if words else phrase
 
 
 def _role_words(roles: Sequence[str]) -> str:
+    """What they do; nothing if most of them have no role."""
     role, share = _main_role(roles)
     if share >= _NEARLY_ALL:
         return role
     if share >= _HALF:
         return f"mostly {role}"
-    if not role:
-        return "no role"
     n_without = sum(not role for role in roles)
-    return "mostly no role" if n_without >= _HALF * len(roles) else "mixed roles"
+    return "" if n_without >= _HALF * len(roles) else "mixed roles"
 
 
 def _main_role(roles: Sequence[str]) -> tuple[str, float]:

@@ -24,6 +24,7 @@ _TITLES = {
     "effects": "effects",
     "inputs": "more inputs",
     "ranking": "ranking",
+    "unusual": "unusual",
     "sparsity": "sparsity",
 }
 

@@ -33,8 +33,8 @@ HT.data = (() => {
   async function unpack(name) {
     const find = () => document.getElementById(`part-${name}`);
     if (!find()) await whole;
-    const element = find();
-    const packed = bytesOf(element.textContent);
+    if (!find()) return null;
+    const packed = bytesOf(find().textContent);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     const buffer = await new Response(stream).arrayBuffer();
     const headerSize = new DataView(buffer).getUint32(0, true);
@@ -48,26 +48,25 @@ HT.data = (() => {
     return part;
   }
 
-  /** A part of the data, unpacked when first asked for. */
+  /** A part of the data, unpacked when first asked for; null if the page has no such part. */
   function part(name) {
     if (!known.has(name)) known.set(name, unpack(name));
     return known.get(name);
   }
 
-  /** Undo "each row minus the one above" for matrix i of a (matrix, row, column) array; a copy. */
-  function matrix(part, key, i) {
-    const [, nRows, nColumns] = part.shapes[key];
-    const size = nRows * nColumns;
-    const codes = part.arrays[key].slice(i * size, (i + 1) * size);
-    for (let p = nColumns; p < size; p++) codes[p] += codes[p - nColumns];  // modulo 256, as a byte is
-    return {codes, nRows, nColumns};
+  /** Two codes in a byte, the first in its upper half, as one each. */
+  function nibbles(bytes, n) {
+    const codes = new Uint8Array(n);
+    for (let i = 0; i < n; i++) codes[i] = i & 1 ? bytes[i >> 1] & 15 : bytes[i >> 1] >> 4;
+    return codes;
   }
 
-  /** The value that a code of matrix i stands for; NaN where all is missing. */
-  function decoder(part, i) {
-    const low = part.arrays.low[i], high = part.arrays.high[i], power = part.text.power;
-    return code => code === 255 ? NaN : low + (high - low) * Math.pow(code / 254, power);
+  /** Codes of matrix `head` of (head, row, column) matrices of 8 or 4 bits. */
+  function codes(array, shape, bits, head) {
+    const n = shape[1] * shape[2], perHead = bits === 8 ? n : (n + 1) >> 1;
+    const own = array.subarray(head * perHead, (head + 1) * perHead);
+    return bits === 8 ? own : nibbles(own, n);
   }
 
-  return {part, matrix, decoder};
+  return {part, codes};
 })();

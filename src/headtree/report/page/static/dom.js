@@ -1,8 +1,8 @@
 /* Elements, texts and numbers. All text goes through textContent: a token is never markup. */
 HT.dom = (() => {
-  /** An element with attributes and children; strings become text. */
-  function el(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function filled(element, attributes, children) {
     for (const [name, value] of Object.entries(attributes)) {
       if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
       else if (value === true) element.setAttribute(name, "");
@@ -12,20 +12,29 @@ HT.dom = (() => {
     return element;
   }
 
+  /** An element with attributes and children; strings become text. */
+  const el = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
+
+  /** The same for the elements of a drawing. */
+  const svg = (tag, attributes = {}, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
+
   const byId = id => document.getElementById(id);
 
-  /** Characters that show nothing or move others are written out. */
-  const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
+  /** Characters that show nothing or move others are written out; joiners within a word or an emoji stay. */
+  const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]|(?<![\p{L}\p{M}\p{Extended_Pictographic}\ufe0f])[\u200c\u200d]|[\u200c\u200d](?![\p{L}\p{M}\p{Extended_Pictographic}])/gu;
   const NAMES = {"\n": "⏎", "\t": "⇥", "\r": "␍"};
 
-  /** A token as it can be shown: in its own direction, with spaces and controls visible. */
-  function token(text, atMost = 60) {
+  /** A token as text that can be shown, with spaces and controls visible. */
+  function visible(text, atMost = 60) {
     const characters = Array.from(text);
     const shown = characters.slice(0, atMost).join("") + (characters.length > atMost ? "…" : "");
-    const visible = shown.replace(HIDDEN, c =>
-      NAMES[c] || `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
-    return el("bdi", {class: "token"}, visible.replace(/^ +| +$/g, s => "␣".repeat(s.length)) || "∅");
+    return shown.replace(HIDDEN, c =>
+      NAMES[c] || `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+      .replace(/^ +| +$/g, s => "␣".repeat(s.length)) || "∅";
   }
+
+  /** A token as an element, in its own direction. */
+  const token = (text, atMost = 60) => el("bdi", {class: "token"}, visible(text, atMost));
 
   const SUPERSCRIPT = {"-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹"};
 
@@ -55,8 +64,23 @@ HT.dom = (() => {
     select.value = String(chosen);
   }
 
-  function labelled(text, control) {
-    return el("label", {}, `${text} `, control);
+  const labelled = (text, control) => el("label", {}, `${text} `, control);
+
+  const button = (text, onclick, attributes = {}) => el("button", {type: "button", onclick, ...attributes}, text);
+
+  /** A button that selects heads, and looks like a link. */
+  const headLink = (text, heads) => button(text, event => HT.state.select(heads, event.shiftKey),
+    {class: "link", title: heads.length > 1 ? "Select these heads" : "Select this head"});
+
+  /** A "?" that explains a word: on hover, on focus, and to screen readers. */
+  function why(text) {
+    const mark = el("button", {type: "button", class: "why", "aria-label": `What is this? ${text}`}, "?");
+    const show = event => hint(event.clientX ? event : mark.getBoundingClientRect(), [text]);
+    mark.addEventListener("pointerenter", show);
+    mark.addEventListener("focus", () => show({}));
+    mark.addEventListener("click", show);
+    for (const leave of ["pointerleave", "blur"]) mark.addEventListener(leave, () => hint(null, null));
+    return mark;
   }
 
   /** A table of plain values; numbers are set right. */
@@ -68,7 +92,8 @@ HT.dom = (() => {
     return el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
       el("table", {},
         el("caption", {}, caption),
-        el("thead", {}, el("tr", {}, ...columns.map((name, i) => el("th", {scope: "col", class: kind(i)}, String(name))))),
+        el("thead", {}, el("tr", {}, ...columns.map((name, i) => String(name)
+          ? el("th", {scope: "col", class: kind(i)}, String(name)) : el("td")))),
         el("tbody", {}, ...rows.map(row => el("tr", {}, ...row.map(cell))))));
   }
 
@@ -88,9 +113,10 @@ HT.dom = (() => {
     if (!children) { tooltip.hidden = true; return; }
     tooltip.replaceChildren(...children);
     tooltip.hidden = false;
+    const x = event.clientX ?? event.right, y = event.clientY ?? event.bottom;
     const box = tooltip.getBoundingClientRect();
-    const left = event.clientX + 16 + box.width > innerWidth ? event.clientX - box.width - 12 : event.clientX + 16;
-    const top = event.clientY + 16 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 16;
+    const left = x + 16 + box.width > innerWidth ? x - box.width - 12 : x + 16;
+    const top = y + 16 + box.height > innerHeight ? y - box.height - 12 : y + 16;
     tooltip.style.left = `${Math.max(4, left)}px`;
     tooltip.style.top = `${Math.max(4, top)}px`;
   }
@@ -98,6 +124,8 @@ HT.dom = (() => {
   // a finger leaves no pointer behind that could move away
   addEventListener("scroll", () => hint(null, null), {passive: true});
   addEventListener("pointerdown", event => { if (event.pointerType === "touch") hint(null, null); }, true);
+  addEventListener("keydown", event => { if (event.key === "Escape") hint(null, null); });
 
-  return {el, byId, token, number, percent, words, options, labelled, table, lazily, hint};
+  return {el, svg, byId, token, visible, number, percent, words, options, labelled, button, headLink, why, table, lazily,
+    hint};
 })();

@@ -1,6 +1,8 @@
-/* Files that the page hands over: figures, tables, lists. */
+/* Files that the page hands over: drawings, tables, lists; and the address of what is seen. */
 HT.download = (() => {
-  const {el} = HT.dom;
+  const {el, svg} = HT.dom;
+  const {theme} = HT.colours;
+  const TWICE = 2;  // pixels of a PNG for each of the page
 
   function save(name, blob) {
     const address = URL.createObjectURL(blob);
@@ -11,23 +13,35 @@ HT.download = (() => {
     setTimeout(() => URL.revokeObjectURL(address), 60_000);
   }
 
-  /** A card's figure as it is seen; SVG is drawn anew by Bokeh's own SVG canvas. */
-  async function plot(card, format) {
-    const name = `${card.id}.${format}`;
-    if (format === "png") {
-      save(name, await card.view.export("png", true).to_blob());
-      return;
-    }
-    const host = el("div", {class: "offstage", style: `width:${card.target.clientWidth}px`});
-    document.body.append(host);
-    try {
-      const view = await Bokeh.Plotting.show(card.draw("svg"), host);
-      await HT.plots.still(view);
-      save(name, await view.export("svg").to_blob());
-      view.remove();
-    } finally {
-      host.remove();
-    }
+  /** A part of a file's name: letters and digits of any script. */
+  const plain = text => text.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "run";
+
+  /** A card's drawing as a document of its own: title, the run's name, the drawing, a legend. */
+  function sheet(card) {
+    const {text, rect} = HT.plot, own = card.drawing, view = own.viewBox.baseVal;
+    const top = 44, key = card.legends ? card.legends(12, top + view.height + 8, view.width - 24) : null;
+    const width = view.width, height = top + view.height + (key ? key.height + 12 : 6);
+    const inner = own.cloneNode(true);
+    for (const [name, value] of [["x", 0], ["y", top], ["width", width], ["height", view.height]]) inner.setAttribute(name, value);
+    for (const item of inner.querySelectorAll(".on-screen")) item.remove();
+    return svg("svg", {xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`},
+      svg("title", {}, `${card.name()}, ${HT.network.text.name}`),
+      rect(0, 0, width, height, {fill: theme("panel")}),
+      text(12, 18, card.name(), {"font-size": 14, "font-weight": 600}),
+      text(12, 35, HT.network.text.name, {"font-size": 11, fill: theme("soft")}), inner, ...(key ? [key.group] : []));
+  }
+
+  async function drawing(card, format) {
+    const name = `${plain(HT.network.text.name)}-${card.id}.${format}`;
+    const page = sheet(card), content = new XMLSerializer().serializeToString(page);
+    if (format === "svg") { save(name, new Blob([content], {type: "image/svg+xml"})); return; }
+    const picture = new Image();
+    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(content)}`;
+    await picture.decode();
+    const [width, height] = ["width", "height"].map(side => Math.round(TWICE * Number(page.getAttribute(side))));
+    const canvas = el("canvas", {width, height});
+    canvas.getContext("2d").drawImage(picture, 0, 0, width, height);
+    save(name, await new Promise(resolve => canvas.toBlob(resolve)));
   }
 
   /** A picture of the run, from its address. */
@@ -35,7 +49,8 @@ HT.download = (() => {
     const [head, content] = source.split(",");
     const media = /^data:([^;]+)/.exec(head)[1];
     const bytes = Uint8Array.from(atob(content), c => c.charCodeAt(0));
-    save(`figure.${media === "image/svg+xml" ? "svg" : media.split("/")[1]}`, new Blob([bytes], {type: media}));
+    const kind = media === "image/svg+xml" ? "svg" : media.split("/")[1];
+    save(`${plain(HT.network.text.name)}-figure.${kind}`, new Blob([bytes], {type: media}));
   }
 
   const quoted = value => {
@@ -43,12 +58,13 @@ HT.download = (() => {
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
 
-  function csv(name, columns, rows) {
+  function csv(columns, rows) {
     const lines = [columns, ...rows].map(row => row.map(quoted).join(","));
-    save(name, new Blob([`${lines.join("\n")}\n`], {type: "text/csv;charset=utf-8"}));
+    save(`${plain(HT.network.text.name)}-heads.csv`, new Blob([`${lines.join("\n")}\n`], {type: "text/csv;charset=utf-8"}));
   }
 
-  async function copy(text) {
+  /** Copy a text, and say so on the button for a moment. */
+  async function copy(text, button) {
     try {
       await navigator.clipboard.writeText(text);
     } catch {  // no permission: the old way
@@ -59,7 +75,10 @@ HT.download = (() => {
       document.execCommand("copy");
       area.remove();
     }
+    const before = button.dataset.name ||= button.textContent;
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = before; }, 1500);
   }
 
-  return {plot, picture, csv, copy};
+  return {drawing, picture, csv, copy};
 })();

@@ -1,125 +1,209 @@
-/* Matrices as pictures: colours, boundaries of folders, and what is under the pointer. */
+/* A matrix of attention as a drawing: zoom by dragging, a crosshair that all matrices share, tokens on the axes. */
 HT.matrix = (() => {
-  const {el, token, table} = HT.dom;
-  const PIXELS = 640;  // an organized matrix is drawn at most this large
-  const {ndarray} = Bokeh.require("core/util/ndarray");
-  const MANY = 6;  // tokens that a hint names
+  const {el, svg, number, token, visible, table} = HT.dom;
+  const {theme} = HT.colours;
+  const {text, line, rect} = HT.plot;
+  const LABEL = 9.5;  // pixels that a token needs on an axis
+  const MARGIN = {left: 46, right: 52, top: 6, bottom: 34};
+  const PATCH = /^r(\d+)c(\d+)$/;
+  const followers = new Set();
+  let crossed = null;
 
-  /** Pixels as the array that Bokeh draws, first row first. */
-  function image(pixels, nRows, nColumns) {
-    return ndarray(pixels.buffer, {dtype: "uint32", shape: [nRows, nColumns]});
+  /** Tell all matrices and the text which query and key the pointer is at. */
+  function cross(place) {
+    if (crossed === place || (crossed && place && crossed.q === place.q && crossed.k === place.k)) return;
+    crossed = place;
+    for (const follow of followers) follow(place);
   }
 
-  /** Blue, white, red; with the square root of a code, which is itself one of a value. */
-  const diverging = Array.from({length: 256}, (_, i) => {
-    const t = i / 255 * 2 - 1, far = Math.sqrt(Math.abs(t));
-    const end = t < 0 ? [33, 102, 172] : [178, 24, 43];
-    return `#${end.map(c => Math.round(247 + (c - 247) * far).toString(16).padStart(2, "0")).join("")}`;
-  });
+  /** The pixels of an image patch, if the token is one and the run has the image. */
+  function patch(input, names, index) {
+    const match = PATCH.exec(names[index]);
+    if (!match || !input.text.image) return null;
+    const [nRows, nColumns] = grid(names);
+    const box = el("span", {class: "patch", role: "img", "aria-label": names[index]});
+    const at = (i, n) => n > 1 ? `${100 * i / (n - 1)}%` : "0%";
+    box.style.backgroundImage = `url("${input.text.image}")`;
+    box.style.backgroundSize = `${100 * nColumns}% ${100 * nRows}%`;
+    box.style.backgroundPosition = `${at(Number(match[2]), nColumns)} ${at(Number(match[1]), nRows)}`;
+    return box;
+  }
 
-  /** Which of the blocks (by their starts) each of n pixels lies in, pixels being spread over `length` slices. */
-  function spread(starts, length, n) {
-    const blocks = new Int32Array(n);
-    let block = 0;
-    for (let p = 0; p < n; p++) {
-      const place = (p + 0.5) * length / n;
-      while (block + 1 < starts.length && starts[block + 1] <= place) block++;
-      blocks[p] = block;
+  const grids = new Map();
+
+  /** Rows and columns of patches. */
+  function grid(names) {
+    if (!grids.has(names)) {
+      const found = names.map(name => PATCH.exec(name)).filter(Boolean);
+      grids.set(names, [Math.max(...found.map(m => Number(m[1]))) + 1, Math.max(...found.map(m => Number(m[2]))) + 1]);
     }
-    return blocks;
+    return grids.get(names);
   }
 
-  /** Colours of a matrix of codes over blocks of unequal size. */
-  function painted(codes, nColumns, rows, columns, lengths, palette, missing) {
-    const height = Math.min(lengths[0], PIXELS), width = Math.min(lengths[1], PIXELS);
-    const row = spread(rows, lengths[0], height), column = spread(columns, lengths[1], width);
-    const pixels = new Uint32Array(height * width);
-    for (let i = 0; i < height; i++) {
-      for (let j = 0; j < width; j++) {
-        const code = codes[row[i] * nColumns + column[j]];
-        pixels[i * width + j] = code === 255 ? missing : palette[code];
+  /** A token with its number, and its patch. */
+  function described(input, kind, index) {
+    const names = kind === "query" ? input.text.queries : input.text.keys;
+    const own = el("div", {}, `${kind} ${index} `, token(names[index])), box = patch(input, names, index);
+    if (box) own.append(" ", box);
+    return own;
+  }
+
+  const range = (low, high) => Int32Array.from({length: high - low}, (_, i) => low + i);
+
+  /** Numbers, or tokens where there is room, along one side. */
+  function axis(group, names, shown, length, at, vertical) {
+    const each = length / shown.length;
+    if (each >= LABEL) {
+      shown.forEach((index, i) => {
+        const p = at(i + 0.5), label = visible(names[index], 7);
+        group.append(vertical ? text(MARGIN.left - 4, p + 3.5, label, {"text-anchor": "end", "font-size": 10})
+          : text(0, 0, label, {"font-size": 10, "text-anchor": "end",
+            transform: `translate(${p + 3.5} ${vertical}) rotate(-90)`}));
+      });
+      return true;
+    }
+    return false;
+  }
+
+  /**
+   * Draw a field. `orders` are the queries and keys in the order in which they are shown; `splits` are the positions
+   * of white lines between folders.
+   */
+  function draw({field, input, width, orders, splits, pinned}) {
+    const [queries, keys] = orders;
+    const side = Math.max(60, width - MARGIN.left - MARGIN.right);
+    const aspect = Math.min(2, Math.max(0.25, queries.length / keys.length));
+    const inner = {width: side, height: Math.round(side * aspect)};
+    const zoomed = inner.width / keys.length >= LABEL, bottom = zoomed ? 52 : MARGIN.bottom;
+    const height = inner.height + MARGIN.top + bottom;
+    const element = svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, xmlns: "http://www.w3.org/2000/svg"});
+    const scale = HT.fields.scaleOf(field), paint = HT.fields.painted(field, scale, queries, keys);
+    const sx = p => MARGIN.left + inner.width * p / keys.length, sy = p => MARGIN.top + inner.height * p / queries.length;
+    element.append(rect(MARGIN.left, MARGIN.top, inner.width, inner.height, {fill: theme("faint")}),
+      HT.plot.image(paint.pixels, paint.height, paint.width, MARGIN.left, MARGIN.top, inner.width, inner.height));
+    for (const [places, vertical] of splits ? [[splits[0], false], [splits[1], true]] : []) {
+      for (const p of places) {
+        element.append(vertical ? line(sx(p), MARGIN.top, sx(p), MARGIN.top + inner.height, {stroke: "#fff", "stroke-opacity": 0.7})
+          : line(MARGIN.left, sy(p), MARGIN.left + inner.width, sy(p), {stroke: "#fff", "stroke-opacity": 0.7}));
       }
     }
-    return image(pixels, height, width);
+    const labels = svg("g");
+    const base = MARGIN.top + inner.height;
+    const isOrdered = order => order.every((v, i) => !i || v === order[i - 1] + 1);
+    if (!axis(labels, input.text.queries, queries, inner.height, sy, 0) && isOrdered(queries)) {
+      for (const q of HT.plot.ticks(queries[0], queries.at(-1), 5)) {
+        labels.append(text(MARGIN.left - 5, sy(q - queries[0] + 0.5) + 4, String(q), {"text-anchor": "end", "font-size": 11, fill: theme("soft")}));
+      }
+    }
+    if (!axis(labels, input.text.keys, keys, inner.width, sx, base + 4) && isOrdered(keys)) {
+      for (const k of HT.plot.ticks(keys[0], keys.at(-1), 5)) {
+        labels.append(text(sx(k - keys[0] + 0.5), base + 14, String(k), {"text-anchor": "middle", "font-size": 11, fill: theme("soft")}));
+      }
+    }
+    if (!zoomed) labels.append(text(MARGIN.left + inner.width / 2, base + 28, "key", {"text-anchor": "middle"}));
+    labels.append(text(0, 0, "query", {"text-anchor": "middle", transform: `translate(11 ${MARGIN.top + inner.height / 2}) rotate(-90)`}));
+    element.append(labels, HT.plot.bar(MARGIN.left + inner.width + 8, MARGIN.top, inner.height, scale));
+    const marks = svg("g", {class: "on-screen"});
+    element.append(marks);
+    const placeOf = (order, p, length) => p >= 0 && p < length ? order[Math.floor(p * order.length / length)] : -1;
+    return {
+      element, marks, scale, sx, sy, inner, orders, valueAt: (i, j) => HT.fields.at(field, queries[i], keys[j]),
+      /** The query and key at a place of the drawing; null outside. */
+      at: (x, y) => {
+        const q = placeOf(queries, y - MARGIN.top, inner.height), k = placeOf(keys, x - MARGIN.left, inner.width);
+        return q < 0 || k < 0 ? null : {q, k};
+      },
+      mark: place => {
+        marks.replaceChildren();
+        const rows = [[pinned, theme("accent"), "4 2"], ...(place ? [[place.q, theme("text"), "none"]] : [])];
+        for (const [q, stroke, dash] of rows) {
+          const i = q >= 0 ? queries.indexOf(q) : -1;
+          if (i >= 0) {
+            const each = inner.height / queries.length;
+            marks.append(rect(MARGIN.left, sy(i) - (each < 3 ? 1.5 : 0), inner.width, Math.max(3, each),
+              {fill: "none", stroke, "stroke-dasharray": dash, "stroke-width": 1.2}));
+          }
+        }
+        const j = place ? keys.indexOf(place.k) : -1;
+        if (j >= 0) {
+          const each = inner.width / keys.length;
+          marks.append(rect(sx(j) - (each < 3 ? 1.5 : 0), MARGIN.top, Math.max(3, each), inner.height,
+            {fill: "none", stroke: theme("text"), "stroke-width": 1.2}));
+        }
+      },
+    };
   }
 
-  /** Places where folders of a level begin, in display order. */
+  const KINDS = {probs: "", scores: "score "};
+
+  /** What is at a place of a field, in words. */
+  function said(field, input, kind, place) {
+    const value = HT.fields.at(field, place.q, place.k);
+    const box = field.cell > 1 ? `mean of ${field.cell} × ${field.cell} entries: ` : "";
+    const what = Number.isNaN(value) ? "missing: the model's mask forbids it" : `${box}${KINDS[kind] || ""}${number(value)}`;
+    return [el("strong", {}, what), described(input, "query", place.q), described(input, "key", place.k)];
+  }
+
+  /**
+   * A card of a matrix. `source()` returns what `draw` needs, and `kind`, or null. Dragging zooms into all matrices in
+   * original order, a click pins a query.
+   */
+  function card({id, title, source, zooms = true, level = "h4", ...rest}) {
+    let shown = null, about = null;
+    const values = HT.dom.lazily("Values as a table", () => about ? asTable(about) : el("p", {}, "Nothing is shown."));
+    const self = HT.plot.card({
+      id, title, level, tables: [values], ...rest,
+      draw: width => {
+        about = source();
+        shown = about ? draw({...about, width, pinned: HT.state.get().pin}) : null;
+        if (shown) shown.mark(crossed);
+        return shown?.element ?? null;
+      },
+      over: (x, y) => {
+        const place = shown?.at(x, y) ?? null;
+        cross(place);
+        return place && said(about.field, about.input, about.kind, place);
+      },
+      tapped: (x, y) => {
+        const place = shown?.at(x, y);
+        if (place) HT.state.set({pin: HT.state.get().pin === place.q ? -1 : place.q});
+      },
+      dragged: zooms ? box => {
+        const a = shown?.at(Math.max(box[0], MARGIN.left), Math.max(box[1], MARGIN.top));
+        const b = shown?.at(Math.min(box[2], MARGIN.left + shown.inner.width - 1), Math.min(box[3], MARGIN.top + shown.inner.height - 1));
+        if (a && b && b.q > a.q && b.k > a.k) HT.state.set({window: [a.q, b.q + 1, a.k, b.k + 1]});
+      } : undefined,
+    });
+    followers.add(place => shown?.mark(place));
+    self.shown = () => shown;
+    return self;
+  }
+
+  const MANY = 96;  // rows and columns of a table
+
+  function asTable({field, input, orders}) {
+    const [rows, columns] = orders.map(order => Array.from(order).slice(0, MANY));
+    const names = (kind, index) => token((kind === "query" ? input.text.queries : input.text.keys)[index], 16);
+    const cut = orders.some(order => order.length > MANY) ? `; the first ${MANY} of each: zoom in for others` : "";
+    const body = table(`Rows are queries, columns are keys${cut}`, ["query", ...columns.map(String)],
+      rows.map(q => [names("query", q), ...columns.map(k => HT.fields.at(field, q, k))]));
+    body.querySelectorAll("thead th").forEach((cell, j) => { if (j) cell.replaceChildren(names("key", columns[j - 1])); });
+    return body;
+  }
+
+  /** Queries and keys in original order within the window that is zoomed into. */
+  function original(input) {
+    const {window} = HT.state.get(), n = [input.text.queries.length, input.text.keys.length];
+    const fits = window.length && window[1] <= n[0] && window[3] <= n[1];
+    return fits ? [range(window[0], window[1]), range(window[2], window[3])] : [range(0, n[0]), range(0, n[1])];
+  }
+
+  /** Positions where folders of a level begin, in display order. */
   function boundaries(split, level) {
     const places = [];
     for (let p = 1; p < split.length; p++) if (split[p] <= level) places.push(p);
     return places;
   }
 
-  /** The block that holds a place. */
-  function blockOf(starts, place) {
-    let low = 0, high = starts.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (starts[middle] <= place) low = middle; else high = middle - 1;
-    }
-    return low;
-  }
-
-  function endOf(starts, block, length) {
-    return block + 1 < starts.length ? starts[block + 1] : length;
-  }
-
-  const PATCH = /^r(\d+)c(\d+)$/;
-
-  /** The pixels of an image patch, if the token is one and the run has the image. */
-  function patch(part, names, index) {
-    const match = PATCH.exec(names[index]);
-    if (!match || !part.text.image) return null;
-    if (!part.patches) part.patches = new Map();
-    if (!part.patches.has(names)) {
-      const found = names.map(name => PATCH.exec(name)).filter(Boolean);
-      part.patches.set(names, [Math.max(...found.map(m => Number(m[1]))) + 1,
-        Math.max(...found.map(m => Number(m[2]))) + 1]);
-    }
-    const [nRows, nColumns] = part.patches.get(names);
-    const box = el("span", {class: "patch", role: "img", "aria-label": names[index]});
-    const at = (i, n) => n > 1 ? `${100 * i / (n - 1)}%` : "0%";
-    box.style.backgroundImage = `url("${part.text.image}")`;
-    box.style.backgroundSize = `${100 * nColumns}% ${100 * nRows}%`;
-    box.style.backgroundPosition = `${at(Number(match[2]), nColumns)} ${at(Number(match[1]), nRows)}`;
-    return box;
-  }
-
-  /** The token under the pointer, and the others of its block. */
-  function described(part, kind, order, starts, place) {
-    const names = kind === "query" ? part.text.queries : part.text.keys;
-    const block = blockOf(starts, place), end = endOf(starts, block, names.length);
-    const own = order ? order[place] : place;
-    const others = [];
-    for (let p = starts[block]; p < end && others.length <= MANY; p++) {
-      if (p !== place) others.push(order ? order[p] : p);
-    }
-    const line = el("div", {}, `${kind} ${own} `, token(names[own]));
-    const box = patch(part, names, own);
-    if (box) line.append(" ", box);
-    if (end - starts[block] > 1) {
-      const more = end - starts[block] - 1 - Math.min(others.length, MANY);
-      line.append(el("span", {class: "soft"}, ` with ${end - starts[block] - 1} more: `,
-        ...others.slice(0, MANY).flatMap((i, n) => [n ? " " : "", token(names[i], 20)]), more > 0 ? " …" : ""));
-    }
-    return {line, n: end - starts[block], block};
-  }
-
-  /** Values over blocks as a table whose headings are tokens. */
-  function asTable(caption, part, isOrganized, rows, columns, value) {
-    const name = (kind, starts, block) => {
-      const names = kind === "query" ? part.text.queries : part.text.keys;
-      const first = isOrganized ? part.arrays[`${kind}_order`][starts[block]] : starts[block];
-      const n = endOf(starts, block, names.length) - starts[block];
-      return el("span", {}, token(names[first], 16), n > 1 ? ` +${n - 1}` : "");
-    };
-    const body = table(caption, ["", ...columns.keys()], Array.from(rows.keys(), i =>
-      [name("query", rows, i), ...Array.from(columns.keys(), j => value(i, j))]));
-    body.querySelectorAll("thead th").forEach((cell, j) => {
-      if (j) cell.replaceChildren(name("key", columns, j - 1));
-    });
-    return body;
-  }
-
-  return {image, painted, boundaries, described, asTable, diverging};
+  return {card, draw, cross, followers, original, boundaries, patch, grid, described, PATCH};
 })();

@@ -1,78 +1,118 @@
-/* Stability across inputs, the sections of a run, settings. */
+/* Answers at the top, stability across inputs, the sections of a run, glossary, settings. */
 HT.sections = (() => {
-  const {el, byId, number, percent, table, token, lazily} = HT.dom;
+  const {el, byId, number, percent, table, token, lazily, headLink, words} = HT.dom;
+
+  const VALUES = {"centred scores": "centred scores: before softmax, each row minus its mean", "raw scores": "raw scores, before softmax",
+    probabilities: "probabilities, after softmax", "value-weighted attention": "probability times the norm of what each key contributes"};
+
+  function answers(net) {
+    const {text} = net, n = net.inputs.length, perLayer = net.nHeads / text.layers;
+    const heads = Number.isInteger(perLayer) ? `${text.layers} layer${text.layers > 1 ? "s" : ""} × ${perLayer} heads` : `${net.nHeads} heads in ${text.layers} layers`;
+    byId("summary").textContent = `${heads}, ${n} input${n > 1 ? "s" : ""}; organized: ${VALUES[text.values] || text.values}.`;
+    const phrase = part => part.heads.length ? headLink(part.text, net.indices(part.heads)) : part.text;
+    let inner = null;
+    for (const {about, phrases} of text.answers) {
+      const line = el("li", {"data-about": about}, ...phrases.map(phrase));
+      if (about !== "family") { byId("answers").append(line); continue; }
+      if (!inner) {
+        inner = el("ul");
+        byId("answers").lastElementChild.append(el("details", {class: "more"}, el("summary", {}, "What they are"), inner));
+      }
+      inner.append(line);
+    }
+    for (const note of text.notes) byId("notes").append(el("p", {class: "note"}, note));
+    const moving = text.stability?.status.filter(status => !status.startsWith("settled")).length;
+    if (moving) {
+      byId("notes").append(el("p", {class: "note"}, `On ${moving} of ${n} inputs the trees of the questionnaire had not settled after the last iteration: details below, under “How stable this is”.`));
+    }
+    if (text.left_out.length) {
+      byId("notes").append(el("details", {class: "note"}, el("summary", {}, "What this page leaves out to stay small"),
+        el("ul", {}, ...text.left_out.map(line => el("li", {}, line)))));
+    }
+  }
+
+  /** A head's name within other text as a link to it. */
+  function linked(net, value) {
+    if (typeof value !== "string") return value;
+    const found = /\bL\d+H\d+\b/.exec(value), [head] = found ? net.indices([found[0]]) : [];
+    if (head === undefined) return value;
+    return el("span", {}, value.slice(0, found.index), headLink(found[0], [head]), value.slice(found.index + found[0].length));
+  }
 
   function stability(net) {
-    const found = net.text.stability;
-    if (!found) return;
-    const section = byId("stability");
-    section.hidden = false;
-    const [low, high] = found.interval;
-    const support = Array.from(net.joint.support).filter(v => !Number.isNaN(v));
-    const firm = support.filter(v => v >= 0.5).length, some = support.filter(v => v > 0).length;
-    section.append(
-      el("p", {}, `Two inputs rank the heads by structure score with a mean rank correlation of ${number(found.mean)}` +
-        `${low === null ? "" : ` (${percent(found.confidence)} interval ${number(low)} to ${number(high)})`}. ` +
-        (some ? `${some} of ${support.length} folders of the tree of heads (${net.text.similarities[0].title}) have ` +
-          `support, ${firm} of at least 50 %: trees of halves of the inputs, in ${found.n_bootstrap} random divisions, ` +
-          "put that much of them together, beyond chance."
-          : `No folder of the tree of heads (${net.text.similarities[0].title}) has support: trees of halves of the ` +
-          `inputs, in ${found.n_bootstrap} random divisions, show other folders.`)));
-    const card = HT.plots.card({
-      id: "agreement", title: "Agreement of inputs",
-      sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
-      draw: backend => {
-        const n = found.correlations.length;
-        const cells = found.correlations.flatMap((row, i) => row.map((value, j) => ({x: j, y: i, value: value ?? 0})));
-        const least = Math.min(0, ...cells.map(c => c.value));
-        const fig = HT.plots.figure({height: 320, x_axis_label: "input", y_axis_label: "input",
-          x_range: [-0.5, n - 0.5], y_range: [n - 0.5, -0.5]}, backend);
-        const shade = v => HT.overview.viridis[Math.round(255 * (v - least) / (1 - least))];
-        fig.rect(cells.map(c => c.x), cells.map(c => c.y), 0.96, 0.96,
-          {fill_color: cells.map(c => shade(c.value)), line_color: null});
-        if (n <= 12) {
-          fig.text(cells.map(c => c.x), cells.map(c => c.y), cells.map(c => c.value.toFixed(2)), {text_align: "center",
-            text_baseline: "middle", text_font: HT.plots.FONT, text_font_size: "12px",
-            text_color: cells.map(c => (c.value - least) / (1 - least) > 0.6 ? "#111111" : "#ffffff")});
-        }
-        const ticks = Array.from({length: n}, (_, i) => i);
-        for (const axis of [fig.xaxis, fig.yaxis]) axis.ticker = new Bokeh.FixedTicker({ticks});
-        fig.xgrid.grid_line_color = fig.ygrid.grid_line_color = null;
-        return fig;
+    const found = net.text.stability, slot = byId("stability-slot");
+    if (!found) { byId("stability").hidden = true; return; }
+    const [low, high] = found.interval, n = found.correlations.length;
+    const firm = Array.from(net.joint.support).filter(v => v >= 0.5).length, all = Array.from(net.joint.support).filter(v => !Number.isNaN(v)).length;
+    slot.append(el("p", {}, `Inputs agree on the ranking of heads by structure score with a mean rank correlation of ${number(found.mean)}` +
+      `${low === null ? "" : ` (${number(low)} to ${number(high)})`}. ` + (firm ? `${firm} of ${all} folders of the tree of heads have a support of at least 50 %, `
+      : "No folder of the tree of heads has a support of 50 %, ") + `by trees of halves of the inputs in ${found.n_bootstrap} random divisions.`));
+    let plot = null;
+    const card = HT.plot.card({
+      id: "agreement", title: "Agreement of inputs", sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
+      draw: width => {
+        const side = Math.min(width - 60, 420);
+        plot = HT.plot.frame({width: side + 60, height: side + 46, x: {range: [-0.5, n - 0.5], label: "input", ticks: HT.plot.ticks(0, n - 1, 10).filter(Number.isInteger)},
+          y: {range: [n - 0.5, -0.5], label: "input", ticks: HT.plot.ticks(0, n - 1, 10).filter(Number.isInteger)}, margin: {right: 50}});
+        const values = found.correlations.flat().map(v => v ?? 0), scale = HT.colours.scale({low: Math.min(...values), high: 1});
+        const each = plot.inner.width / n;
+        found.correlations.forEach((row, i) => row.forEach((v, j) => {
+          plot.group.append(HT.plot.rect(plot.sx(j - 0.48), plot.sy(i - 0.48), each * 0.96, plot.inner.height / n * 0.96, {fill: scale.css(v ?? 0)}));
+          if (each > 30) {
+            plot.group.append(HT.plot.text(plot.sx(j), plot.sy(i) + 4, (v ?? 0).toFixed(2), {"text-anchor": "middle", "font-size": 11,
+              fill: scale.place(v ?? 0) > 0.6 ? "#111" : "#fff"}));
+          }
+        }));
+        plot.element.append(HT.plot.bar(plot.margin.left + plot.inner.width + 8, plot.margin.top, plot.inner.height, scale));
+        return plot.element;
       },
       tables: [lazily("Correlations as a table", () => table("Rank correlation of structure scores between inputs",
         ["input", ...found.correlations.keys()], found.correlations.map((row, i) => [i, ...row])))],
     });
-    const side = el("div", {class: "card"},
-      table(`Heads most often among the ${found.n_selected} of highest and of lowest structure score`,
-        ["", "highest", "inputs", "lowest", "inputs"], found.recurring));
-    section.append(el("div", {class: "grid"}, card.element, side),
-      table(`Each input's tree of heads (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
-        net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i]])));
-    card.redraw();
+    slot.append(el("div", {class: "two"}, card.element, el("div", {class: "card"}, table(
+      `Heads of highest and of lowest structure score, and on how many of ${n} inputs they are among the ${found.n_selected} first or last`,
+      ["rank", "highest", "on inputs", "lowest", "on inputs"], found.recurring.map(row => row.map(value => linked(net, value)))))),
+    table(`Each input's tree of heads (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
+      net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i]])));
+    HT.later(slot, [], async () => card.render());
   }
 
   function optional(net, described) {
     for (const part of described) {
-      const title = `section-${part.id}`;
-      byId("sections").append(el("section", {id: `part-of-run-${part.id}`, "aria-labelledby": title},
-        el("h2", {id: title}, part.title), ...part.text.map(text => el("p", {}, text)),
+      const title = `section-${part.id}`, id = `part-of-run-${part.id}`;
+      const spelled = columns => columns.map(name => /^[a-z0-9_]+$/.test(name) ? words(name) : name);
+      byId("sections").append(el("section", {id, "aria-labelledby": title, "data-contents": part.title},
+        el("h2", {id: title}, part.title), ...part.text.slice(0, 1).map(text => el("p", {}, text)),
         ...part.figures.map(({source, caption}) => el("figure", {class: "card"},
           el("img", {src: source, alt: caption, loading: "lazy"}), el("figcaption", {}, caption),
           el("button", {type: "button", class: "download", onclick: () => HT.download.picture(source)}, "Download"))),
-        ...part.tables.map(({caption, columns, rows}) => table(caption, columns, rows))));
+        el("details", {class: "fold"}, el("summary", {}, "More, with tables"), ...part.text.slice(1).map(text => el("p", {}, text)),
+          ...part.tables.map(({caption, columns, rows}) => table(caption, spelled(columns), rows.map(row => row.map((value, i) =>
+            i === 0 && typeof value === "string" && net.column(value) ? words(value) : linked(net, value))))))));
     }
   }
 
-  function settings(net) {
-    const power = net.kind === "scores" ? "linearly" : "with the square root of the value";
-    byId("settings").append(
-      el("p", {}, `Matrices are averaged to at most ${net.text.tile_size} × ${net.text.tile_size} cells and stored in 8 ` +
-        `bits: 255 steps between the smallest and the largest value of each head, spaced ${power}. ` +
-        "The table of heads has full precision."),
-      table("Settings, versions and inputs of the run", ["name", "value"],
-        net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])));
+  function glossary(net) {
+    const rows = [...Object.entries(net.text.terms_explained), ...Object.entries(net.text.glossary).map(([name, text]) => [words(name), text])];
+    byId("glossary-slot").append(el("dl", {}, ...rows.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
   }
 
-  return {stability, optional, settings};
+  function settings(net) {
+    byId("settings-slot").append(table("Settings, versions and inputs of the run", ["name", "value"],
+      net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])),
+    el("p", {}, "Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each head's own scale; after softmax the steps are even in the square root. The table of heads has full precision."));
+  }
+
+  /** A table of contents, from the sections that are there. */
+  function contents() {
+    const shown = [...document.querySelectorAll("main section")].filter(section => !section.hidden && section.dataset.contents);
+    byId("contents").replaceChildren(...shown.map(section => el("a", {href: `#${section.id}`, onclick: event => {
+      event.preventDefault();  // the address keeps what is selected
+      section.scrollIntoView();
+      section.setAttribute("tabindex", "-1");
+      section.focus({preventScroll: true});
+    }}, section.dataset.contents)));
+  }
+
+  return {answers, stability, optional, glossary, settings, contents};
 })();

@@ -1,33 +1,23 @@
 /* What is chosen, in one place: views subscribe to it, and the address' fragment follows it. */
 HT.state = (() => {
   const DEFAULTS = {
-    input: 0, basis: "", selected: [], x: "coordinate_1", y: "coordinate_2", color: "structure",
-    queryLevel: 2, keyLevel: 2, same: false, search: "", sort: "", folded: [], click: "select",
+    input: 0, basis: "", selected: [], color: "layer", before: false, view: "layer", x: "coordinate_1", y: "coordinate_2",
+    window: [], pin: -1, words: false, mean: false, same: false, queryLevel: 2, keyLevel: 2, collapse: 0, filter: "",
+    sort: "",
   };
   const SHORT = {
-    input: "i", basis: "b", selected: "s", x: "x", y: "y", color: "c", queryLevel: "q", keyLevel: "k",
-    same: "m", search: "f", sort: "o", folded: "z", click: "t",
+    input: "i", basis: "b", selected: "s", color: "c", before: "u", view: "v", x: "x", y: "y", window: "z", pin: "p",
+    words: "w", mean: "e", same: "m", queryLevel: "q", keyLevel: "k", collapse: "g", filter: "f", sort: "o",
   };
   let state = {...DEFAULTS};
   const listeners = [];
-  let limits = {nHeads: 0, nInputs: 1, columns: [], kinds: [], nFolders: 0};
+  let limits = {nHeads: 0, nInputs: 1, columns: [], kinds: [], nTokens: 0};
 
   const equal = (a, b) => Array.isArray(a) ? a.length === b.length && a.every((v, i) => v === b[i]) : a === b;
 
-  /**
-   * Call `listener(state)` now and whenever one of the keys changes; with `late`, once the frame that shows the
-   * change to the others is on the screen.
-   */
-  function subscribe(keys, listener, {late = false} = {}) {
-    let isDue = false;
-    const later = () => {
-      if (isDue) return;
-      isDue = true;
-      HT.track(new Promise(resolve => {
-        requestAnimationFrame(() => setTimeout(() => { isDue = false; resolve(); listener(state); }));
-      }));
-    };
-    listeners.push({keys, listener: late ? later : listener});
+  /** Call `listener(state)` now and whenever one of the keys changes. */
+  function subscribe(keys, listener) {
+    listeners.push({keys, listener});
     listener(state);
   }
 
@@ -39,7 +29,7 @@ HT.state = (() => {
     return true;
   }
 
-  /** Change some keys; `replace` leaves no step in the history, for what changes while one types or drags. */
+  /** Change some keys; `replace` leaves no step in the history, for what changes while one types or moves. */
   function set(patch, {replace = false} = {}) {
     if (!apply({...state, ...patch})) return;
     const fragment = written();
@@ -73,7 +63,8 @@ HT.state = (() => {
     const parts = [];
     for (const [key, value] of Object.entries(state)) {
       if (equal(value, DEFAULTS[key])) continue;
-      const text = Array.isArray(value) ? ranges(value) : value === true ? "1" : value;
+      const text = key === "window" ? value.join(".") : Array.isArray(value) ? ranges(value) : value === true ? "1"
+        : value === false ? "0" : value;
       parts.push(`${SHORT[key]}=${encodeURIComponent(text)}`);
     }
     return parts.length ? `#${parts.join("&")}` : "";
@@ -91,14 +82,19 @@ HT.state = (() => {
     number("input", 0, limits.nInputs - 1);
     number("queryLevel", 0, 255);
     number("keyLevel", 0, 255);
+    number("collapse", 0, limits.nHeads);
+    number("pin", 0, limits.nTokens - 1);
     oneOf("basis", [...limits.kinds, "input"]);
-    oneOf("click", ["select", "fold"]);
+    oneOf("view", ["layer", "family"]);
     for (const key of ["x", "y", "color"]) oneOf(key, limits.columns);
-    next.same = given.get(SHORT.same) === "1";
-    next.search = (given.get(SHORT.search) || "").slice(0, 200);
-    next.sort = (given.get(SHORT.sort) || "").slice(0, 200);
+    for (const key of ["before", "words", "mean", "same"]) {
+      if (given.has(SHORT[key])) next[key] = given.get(SHORT[key]) === "1";
+    }
+    for (const key of ["filter", "sort"]) next[key] = (given.get(SHORT[key]) || "").slice(0, 500);
     next.selected = numbers(given.get(SHORT.selected) || "", limits.nHeads);
-    next.folded = numbers(given.get(SHORT.folded) || "", limits.nFolders);
+    const window = (given.get(SHORT.window) || "").split(".").map(Number);
+    if (window.length === 4 && window.every(v => Number.isInteger(v) && v >= 0 && v <= limits.nTokens) &&
+        window[0] < window[1] && window[2] < window[3]) next.window = window;
     return next;
   }
 
@@ -114,7 +110,7 @@ HT.state = (() => {
 
   /** Select exactly these heads, or add them (or take them away, if all are there) with `add`. */
   function select(heads, add = false) {
-    if (!add) return set({selected: [...heads]});
+    if (!add) return set({selected: [...heads], mean: false});
     const had = new Set(state.selected);
     const all = heads.every(head => had.has(head));
     const rest = state.selected.filter(head => !heads.includes(head));

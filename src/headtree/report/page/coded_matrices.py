@@ -1,0 +1,145 @@
+"""Matrices of all heads in a few bits for each cell, whole or averaged over boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.probabilities import head_blocks
+
+#: Cells on a side of a thumbnail, and on one of many heads.
+_THUMBNAIL, _SMALL_THUMBNAIL, _MANY_HEADS = 32, 16, 400
+
+#: A thumbnail's scale ends at this share of its cells: one bright cell does not darken the others.
+_BRIGHT = 0.995
+
+
+class Grain(NamedTuple):
+    """How finely a matrix is stored."""
+
+    cell: int  #: queries and keys on a side of a cell; 1 for the whole matrix
+    bits: int  #: 8 or 4
+
+    @property
+    def largest(self) -> int:
+        """The code of the largest value; the next one means missing."""
+        return (1 << self.bits) - 2
+
+
+WHOLE = Grain(1, 8)
+
+
+class Scale(NamedTuple):
+    """Code c means ``low + (high - low) · (c / largest) ** power``."""
+
+    low: Float[np.ndarray, " head"]
+    high: Float[np.ndarray, " head"]
+    power: float
+
+
+def coded_matrices(
+    att: AttentionTensor, kind: str, grain: Grain
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The matrices of an input as text and arrays of a part of the page.
+
+    Parameters
+    ----------
+    att : AttentionTensor
+        One input.
+    kind : str
+        "probs": after softmax, on a scale from 0 whose square root is coded, since most probabilities are small;
+        "scores": before it, on a scale that is symmetric about 0.
+    grain : Grain
+        Size of cells and number of bits.
+    """
+    codes, lows, highs = [], [], []
+    power = 1.0 if kind == "scores" else 2.0
+    for values, allowed in _blocks(att, kind):
+        means = box_means(values, allowed, grain.cell)
+        scale = _scale(means, kind)
+        codes.append(coded(means, scale, grain))
+        lows.append(scale.low)
+        highs.append(scale.high)
+    whole = np.concatenate(codes)
+    text = {"kind": kind, "power": power, "cell": grain.cell, "bits": grain.bits, "shape": whole.shape}
+    packed = nibbles(whole) if grain.bits == 4 else whole
+    return text, {"codes": packed, "low": np.concatenate(lows), "high": np.concatenate(highs)}
+
+
+def _blocks(
+    att: AttentionTensor, kind: str
+) -> Iterator[tuple[Float[np.ndarray, "head query key"], Bool[np.ndarray, "#head query key"]]]:
+    """Some heads at a time, with what is present."""
+    if kind == "probs" and att.kind == "scores":
+        for block in head_blocks(att):
+            yield block.probs.numpy(), block.allowed.numpy()
+        return
+    loaded = att.load()
+    values = loaded.values.numpy()
+    allowed = np.ones((1, *values.shape[1:]), bool) if loaded.mask is None else ~loaded.mask.numpy()
+    yield np.where(allowed, values, 0), allowed
+
+
+def box_means(
+    values: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head query key"], cell: int
+) -> Float[np.ndarray, "head row column"]:
+    """Mean of the present entries of every box of `cell` × `cell` entries; nan where none is present.
+
+    All boxes are equal except the last: boxes of unequal size would draw patterns that are not in the data.
+    """
+    if cell == 1:
+        return np.where(allowed, values, np.nan).astype(np.float32, copy=False)
+    starts = [np.arange(0, n, cell) for n in values.shape[1:]]
+
+    def sums(array: np.ndarray) -> np.ndarray:
+        by_row = np.add.reduceat(array, starts[0], axis=1, dtype=np.float64)
+        return np.asarray(np.add.reduceat(by_row, starts[1], axis=2))
+
+    present = sums(allowed)
+    total = sums(np.where(allowed, values, 0))
+    means = np.divide(total, present, out=np.full(total.shape, np.nan), where=present > 0)
+    return means.astype(np.float32)
+
+
+def _scale(means: Float[np.ndarray, "head row column"], kind: str) -> Scale:
+    if kind == "scores":
+        most = np.nan_to_num(np.fmax.reduce(np.abs(means), axis=(1, 2))).astype(np.float32)
+        return Scale(-most, most, 1.0)
+    high = np.nan_to_num(np.fmax.reduce(means, axis=(1, 2))).astype(np.float32)
+    return Scale(np.zeros_like(high), high, 2.0)
+
+
+def coded(
+    values: Float[np.ndarray, "head row column"], scale: Scale, grain: Grain
+) -> UInt8[np.ndarray, "head row column"]:
+    """The nearest code of each value."""
+    low, high = scale.low[:, None, None], scale.high[:, None, None]
+    share = np.clip((values - low) / np.where(high > low, high - low, 1), 0, 1)
+    codes = np.rint(grain.largest * (np.sqrt(share) if scale.power == 2 else share))
+    return np.where(np.isnan(values), grain.largest + 1, codes).astype(np.uint8)
+
+
+def nibbles(codes: UInt8[np.ndarray, "head row column"]) -> UInt8[np.ndarray, "head byte"]:
+    """Two codes in a byte, the first in its upper half; a head begins with a new byte."""
+    flat = codes.reshape(len(codes), -1)
+    if flat.shape[1] % 2:
+        flat = np.pad(flat, ((0, 0), (0, 1)))
+    return np.asarray(flat[:, ::2] << 4 | flat[:, 1::2])
+
+
+def thumbnails(att: AttentionTensor, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Every head as a small picture, each on a scale of its own."""
+    n_heads, n_queries, n_keys = att.shape
+    size = _SMALL_THUMBNAIL if n_heads > _MANY_HEADS else _THUMBNAIL
+    grain = Grain(max(1, -(-max(n_queries, n_keys) // size)), 4)
+    codes = []
+    for values, allowed in _blocks(att, kind):
+        means = box_means(values, allowed, grain.cell)
+        high = np.nan_to_num(np.nanquantile(means, _BRIGHT, axis=(1, 2))).astype(np.float32)
+        codes.append(coded(means, Scale(np.zeros_like(high), high, 2.0), grain))
+    whole = np.concatenate(codes)
+    return {"shape": whole.shape, "cell": grain.cell}, {"thumbnails": nibbles(whole)}

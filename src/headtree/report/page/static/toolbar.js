@@ -1,0 +1,123 @@
+/* What acts on every view: input, search, chips, the colour of heads, the selection. */
+HT.toolbar = (() => {
+  const {el, byId, button, options, words, why} = HT.dom;
+  const CHIPS = 12;  // of a kind; more are in a fold
+
+  function header(net) {
+    const input = byId("input"), search = byId("search"), found = byId("found");
+    options(input, net.inputs.map((name, i) => [i, `${i}: ${Array.from(name).slice(0, 40).join("")}`]), 0);
+    input.addEventListener("change", () => HT.state.set({input: Number(input.value), window: [], pin: -1}));
+    HT.state.subscribe(["input"], state => { input.value = String(state.input); });
+
+    search.addEventListener("input", () => HT.state.set({filter: search.value}, {replace: true}));
+    search.addEventListener("keydown", event => {
+      const {heads, problem} = HT.filter.now(net);
+      if (event.key === "Enter" && search.value.trim() && heads.length && !problem) HT.state.select(heads);
+      if (event.key === "Escape") { HT.state.set({filter: ""}); search.blur(); }
+    });
+    addEventListener("keydown", event => {
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+      event.preventDefault();
+      search.focus();
+      search.select();
+    });
+    const all = byId("select-found");
+    all.addEventListener("click", () => HT.state.select(HT.filter.now(net).heads));
+    HT.state.subscribe(["filter"], state => {
+      if (search.value !== state.filter) search.value = state.filter;
+      const {heads, problem} = HT.filter.now(net), isEmpty = !state.filter.trim();
+      found.textContent = isEmpty ? "" : problem || (heads.length ? `${heads.length} of ${net.nHeads} heads` : "no head");
+      search.setAttribute("aria-invalid", String(Boolean(problem)));
+      all.disabled = isEmpty || !heads.length;
+    });
+
+    HT.state.subscribe(["selected"], ({selected}) => {
+      const some = selected.slice(0, 6).map(head => net.names[head]).join(", ");
+      byId("selection").textContent = selected.length
+        ? `${selected.length} head${selected.length > 1 ? "s" : ""} selected: ${some}${selected.length > 6 ? ", …" : ""}` : "No head selected";
+      for (const id of ["copy", "csv", "clear"]) byId(id).disabled = !selected.length;
+    });
+    byId("clear").addEventListener("click", () => HT.state.select([]));
+    addEventListener("keydown", event => {
+      if (event.key === "Escape" && !/^(INPUT|SELECT)$/.test(event.target.tagName) && HT.state.get().selected.length) HT.state.select([]);
+    });
+    byId("copy").addEventListener("click", event => HT.download.copy(HT.state.get().selected.map(head => net.names[head]).join(", "), event.target));
+    byId("link").addEventListener("click", event => HT.download.copy(location.href, event.target));
+    byId("csv").addEventListener("click", () => HT.download.csv(net.columns.map(column => column.name),
+      HT.state.get().selected.map(head => net.columns.map(column => (column.words || column.values)[head]))));
+  }
+
+  /** Chips that filter by role, family and layer; a second click takes the filter away. */
+  function chips(net) {
+    const target = byId("chips"), made = [];
+    const chip = (title, term, n) => {
+      const item = button(title, () => HT.filter.toggle(term), {class: "chip", "aria-pressed": "false"});
+      if (n) item.append(el("span", {class: "count"}, String(n)));
+      made.push([item, term]);
+      return item;
+    };
+    const counted = values => {
+      const counts = new Map();
+      for (const value of values) if (value !== "") counts.set(value, (counts.get(value) || 0) + 1);
+      return [...counts];
+    };
+    const group = (title, items) => {
+      if (!items.length) return;
+      const rest = items.slice(CHIPS);
+      target.append(el("span", {class: "chip-group"}, el("span", {class: "soft"}, title), ...items.slice(0, CHIPS),
+        ...(rest.length ? [el("details", {class: "more"}, el("summary", {}, `${rest.length} more`), ...rest)] : [])));
+    };
+    const roles = net.column("role")?.words ?? [];
+    group("role", counted(roles).sort((a, b) => b[1] - a[1]).map(([role, n]) => chip(role, `role = ${role}`, n)));
+    group("family", net.families.map(({family, heads}) => chip(String(family), `family ${family}`, heads.length)));
+    const layers = counted(Array.from(net.column("layer").values, String)).map(([layer]) => layer);
+    if (layers.length > 1) group("layer", layers.map(layer => chip(layer, `layer ${layer}`)));
+    HT.state.subscribe(["filter"], () => {
+      for (const [item, term] of made) item.setAttribute("aria-pressed", String(HT.filter.has(term)));
+    });
+  }
+
+  /** One control for the colours of heads in the grid, the map, the tree and the affinities. */
+  function colour(net) {
+    const select = byId("colour"), legend = byId("legend"), meaning = byId("colour-why");
+    const first = ["role", "family", "layer", "leaning", "confidence", "shannon_entropy", "effect", "structure"];
+    const columns = net.columns.filter(column => column.name !== "name");
+    const rank = column => { const i = first.indexOf(column.name); return i < 0 ? first.length : i; };
+    options(select, [...columns].sort((a, b) => rank(a) - rank(b)).map(({name}) => [name, words(name)]), HT.state.get().color);
+    select.addEventListener("change", () => HT.state.set({color: select.value}));
+    HT.state.subscribe(["color"], state => {
+      select.value = state.color;
+      const shown = HT.colours.ofColumn(net, state.color), text = net.text.glossary[state.color];
+      meaning.replaceChildren(...(text ? [why(text)] : []));
+      if (shown.categories) {
+        legend.replaceChildren(...shown.categories.slice(0, 24).map(([value, fill]) => {
+          const swatch = el("i", {class: "swatch"});
+          swatch.style.background = fill;
+          return el("span", {class: "key"}, swatch, value);
+        }), ...(shown.repeats ? [" (colours repeat)"] : []));
+        return;
+      }
+      const bar = el("span", {class: "gradient"}), {scale} = shown;
+      bar.style.background = `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(t => scale.palette[Math.round(255 * t)]).join(", ")})`;
+      legend.replaceChildren(HT.dom.number(scale.low), bar, HT.dom.number(scale.high),
+        ...(shown.isFar ? [" (a few heads are beyond)"] : []));
+    });
+  }
+
+  /** Light or dark: as the system says, as a notebook tells the frame, or as the button was pressed. */
+  function theme() {
+    const root = document.documentElement, item = byId("theme"), wish = matchMedia("(prefers-color-scheme: dark)");
+    const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : wish.matches;
+    const redraw = () => { item.textContent = dark() ? "Light" : "Dark"; HT.plot.redrawAll(); };
+    item.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; redraw(); });
+    wish.addEventListener("change", redraw);
+    addEventListener("message", event => {
+      const said = event.data?.headtreeTheme;
+      if (said === "dark" || said === "light") { root.dataset.theme = said; redraw(); }
+    });
+    if (parent !== window) parent.postMessage({headtreeReady: true}, "*");
+    item.textContent = dark() ? "Light" : "Dark";
+  }
+
+  return {header, chips, colour, theme};
+})();
