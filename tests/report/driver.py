@@ -26,7 +26,9 @@ class Driver:
 
     def reset(self, fragment=""):
         """The same page as it opens, with nothing selected, at its top."""
-        self.js("text => { document.activeElement?.blur(); location.hash = text || '#'; scrollTo(0, 0); }", fragment)
+        self.js(
+            "text => { document.activeElement?.blur(); location.hash = text || '#'; scrollTo(0, 0); }", fragment
+        )
         self.tab.mouse.move(0, 0)
         self.settled()
 
@@ -109,8 +111,10 @@ class Driver:
     def head_place(self, head):
         """The middle of a head's picture in the grid, in its drawing."""
         return self.js(
-            """head => { const s = document.querySelector(`.stop[data-head="${head}"]`).style;
-                return ['left', 'top'].map((k, i) => parseFloat(s[k]) + parseFloat(s[['width', 'height'][i]]) / 2); }""",
+            """head => {
+                const {left, top, width, height} = document.querySelector(`.stop[data-head="${head}"]`).style;
+                return [parseFloat(left) + parseFloat(width) / 2, parseFloat(top) + parseFloat(height) / 2];
+            }""",
             head,
         )
 
@@ -125,7 +129,10 @@ class Driver:
     def cell_place(self, card, row, column):
         """The middle of a cell of a matrix, by its row and column on the screen."""
         return self.js(
-            """([id, i, j]) => { const s = HT.plot.cards.find(c => c.id === id).shown(); return [s.sx(j + .5), s.sy(i + .5)]; }""",
+            """([id, i, j]) => {
+                const {sx, sy} = HT.plot.cards.find(c => c.id === id).shown();
+                return [sx(j + .5), sy(i + .5)];
+            }""",
             [card, row, column],
         )
 
@@ -135,17 +142,15 @@ class Driver:
         """The selection as each view that is drawn shows it."""
         return self.js(
             """() => {
-                const marked = id => document.querySelector(`#${id}-plot svg`) && [...new Set(Array.from(
-                    document.querySelectorAll(`#${id}-plot .chosen`), e => Number(e.dataset.head)))].sort((a, b) => a - b);
-                const pressed = Array.from(document.querySelectorAll('.stop[aria-pressed=true]'), e => Number(e.dataset.head));
-                const rows = [...document.querySelectorAll('tr[data-head]')];
-                return {
-                    ...Object.fromEntries(['grid', 'map', 'tree', 'affinity'].map(id => [id, marked(id)]).filter(([, v]) => v)),
-                    keyboard: pressed.sort((a, b) => a - b),
-                    ...(rows.length ? {table: rows.filter(r => r.classList.contains('chosen')).map(r => Number(r.dataset.head))
-                        .sort((a, b) => a - b)} : {}),
-                    text: document.getElementById('selection').textContent,
-                };
+                const heads = elements => [...new Set(Array.from(elements)
+                    .map(e => Number(e.dataset.head)))].sort((a, b) => a - b);
+                const all = selector => document.querySelectorAll(selector);
+                const found = {keyboard: heads(all('.stop[aria-pressed=true]'))};
+                for (const id of ['grid', 'map', 'tree', 'affinity']) {
+                    if (document.querySelector(`#${id}-plot svg`)) found[id] = heads(all(`#${id}-plot .chosen`));
+                }
+                if (all('tr[data-head]').length) found.table = heads(all('tr.chosen[data-head]'));
+                return {...found, text: document.getElementById('selection').textContent};
             }"""
         )
 
@@ -166,4 +171,3 @@ class Driver:
                 return b.top >= 0 && b.top < innerHeight - 60 && b.left >= 0 && b.left < innerWidth - 60; }""",
             selector,
         )
-

@@ -11,11 +11,11 @@ import headtree as ht
 from headtree.bases.paraproduct import paraproduct
 from headtree.measures.consensus import Consensus
 from headtree.questionnaire.organization import Organization, PerAxis, Status
-from headtree.report.page.coded_matrices import WHOLE, Grain
+from headtree.report.page.coded_matrices import WHOLE
 from headtree.report.page.details import details
 from headtree.report.page.overview import representatives
 from headtree.report.page.packing import packed
-from headtree.report.page.page_data import page_data
+from headtree.report.page.page_data import _grains, page_data
 from headtree.report.page.tiles import block_means
 from headtree.runs.containers import attr_tree
 from headtree.tensor.probabilities import as_probabilities
@@ -84,13 +84,31 @@ def test_what_does_not_fit_is_left_out_in_order(run):
     assert (bits[0], bits[-1]) == (8, 4)
     details = [plan.every_head for plan in plans]
     assert details == sorted(details, reverse=True)
-    cells = [[grain.cell if grain else 99 for grain in plan.grains["probs"]] for plan in plans]
-    assert all(own == sorted(own) for own in cells)  # the first inputs are the finest
-    assert any(plan.grains["probs"][0] == Grain(1, 4) and plan.grains["probs"][2] is None for plan in plans)
     last = page_data(run, 1)
     notes = " ".join(last.left_out)
     assert "left out: 1-2" in notes
     assert "Haar coefficients and paraproduct terms are included for" in notes
+
+
+@pytest.mark.parametrize(
+    ("room", "cells"),
+    [
+        (400, [1, 1, 1, 1]),
+        (399, [1, 1, 1, 2]),
+        (180, [1, 2, 2, 2]),
+        (130, [1, 4, 4, 4]),
+        (105, [1, 8, 8, 8]),
+        (100, [1, None, None, None]),
+        (99, [2, 2, 2, 4]),
+        (1, [24, 24, 24, 24]),
+        (0.01, [32, None, None, None]),
+    ],
+)
+def test_the_first_inputs_that_fit_are_whole(room, cells):
+    material = SimpleNamespace(
+        run=SimpleNamespace(n_inputs=4), longest=256, size=lambda kind, i, grain: 100 / grain.cell**2
+    )
+    assert [grain and grain.cell for grain in _grains(material, "probs", room)] == cells
 
 
 def test_representatives_are_nearest_to_their_folder(run):
@@ -130,7 +148,7 @@ def test_probabilities_give_their_own_softmax(images):
     found = details(images.attention[0], images.organization[0], [3])
     signed = (found.terms[0, 0].astype(float) - 127) / 127
     probs = images.attention[0].load().values[3].numpy()
-    expected = block_means(probs[None], None, found.rows, found.columns)[0][0]
+    expected = block_means(probs[None], found.rows, found.columns)[0]
     assert np.abs(found.term_scale[0] * signed**2 - expected).max() <= 0.02 * expected.max()
 
 
@@ -207,4 +225,4 @@ def test_pages_stay_within_their_budget(n_heads, n_tokens, n_inputs, coarsest):
     assert 0.4 * room < data.n_bytes < room
     assert data.plan.grains["probs"][0].cell <= coarsest
     assert not data.plan.every_head
-    assert "averaged over boxes" in " ".join(data.left_out)
+    assert "Haar coefficients" in " ".join(data.left_out)

@@ -73,7 +73,8 @@ def test_a_previous_token_head_keeps_its_diagonal_in_averages():
     values[0, np.arange(1, 64), np.arange(63)] = 0.8
     for cell in (2, 4, 8):
         means = box_means(values, np.ones((1, 64, 64), bool), cell)[0]
-        assert (means.argmax(axis=1) == np.arange(64 // cell)).all()
+        behind = np.arange(64 // cell) - means.argmax(axis=1)
+        assert set(behind.tolist()) <= {0, 1}  # the diagonal crosses from box to box
         assert np.diag(means).min() > 4 * np.median(means)
 
 

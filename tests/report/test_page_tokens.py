@@ -97,12 +97,13 @@ def test_the_colour_of_a_cell_is_that_of_its_value_on_the_bar(page, before, card
             [card, row, column],
         )
         on_bar = page.js(
-            """([id, v]) => { const s = HT.plot.cards.find(c => c.id === id).shown();
-                const bar = s.element.querySelector('.bar rect'), all = [...s.element.querySelectorAll('.bar rect')];
-                const x = Number(bar.getAttribute('x')) + 5;
-                const bottom = Math.max(...all.map(r => Number(r.getAttribute('y')) + Number(r.getAttribute('height')) - .5));
-                const top = Math.min(...all.map(r => Number(r.getAttribute('y'))));
-                return [x, Math.min(bottom - 1, Math.max(top + 1, bottom - (bottom - top) * s.scale.place(v)))]; }""",
+            """([id, v]) => {
+                const {element, scale, inner} = HT.plot.cards.find(c => c.id === id).shown();
+                const rects = [...element.querySelectorAll('.bar rect')];
+                const top = Math.min(...rects.map(r => Number(r.getAttribute('y'))));
+                const down = Math.min(inner.height - 1, Math.max(1, inner.height * (1 - scale.place(v))));
+                return [Number(rects[0].getAttribute('x')) + 5, top + down];
+            }""",
             [card, value],
         )
         apart = np.abs(pixel(page, card, page.cell_place(card, row, column)) - pixel(page, card, on_bar))
@@ -113,10 +114,13 @@ def test_numbers_on_the_bar_stand_where_their_colour_is(page):
     page.reset("#s=2")
     page.drawn("as-is-a")
     ticks = page.js(
-        """() => { const s = HT.plot.cards.find(c => c.id === 'as-is-a').shown(), bar = s.element.querySelector('.bar');
-            const rects = [...bar.querySelectorAll('rect')], top = Math.min(...rects.map(r => Number(r.getAttribute('y'))));
-            return [...bar.querySelectorAll('text')].map(t => [t.textContent, (top + s.inner.height - Number(t.getAttribute('y')) + 4)
-                / s.inner.height, s.scale.high]); }"""
+        """() => {
+            const {element, inner, scale} = HT.plot.cards.find(c => c.id === 'as-is-a').shown();
+            const bar = element.querySelector('.bar'), y = e => Number(e.getAttribute('y'));
+            const top = Math.min(...[...bar.querySelectorAll('rect')].map(y));
+            return [...bar.querySelectorAll('text')]
+                .map(t => [t.textContent, (top + inner.height - y(t) + 4) / inner.height, scale.high]);
+        }"""
     )
     assert len(ticks) >= 3
     for text, place, high in ticks:  # after softmax the square root is even on the bar
@@ -174,7 +178,9 @@ def test_tables_follow_what_is_chosen(page, run):
         page.select(head)
         cells = page.tab.locator("#as-is-a tbody tr").nth(9).locator("td.number").all_inner_texts()
         high = float(truth[head].max())
-        assert [number_of(text) for text in cells][:10] == pytest.approx(truth[head, 9, :10].tolist(), abs=high / 100)
+        assert [number_of(text) for text in cells][:10] == pytest.approx(
+            truth[head, 9, :10].tolist(), abs=high / 100
+        )
 
 
 # -- text ------------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ from headtree.tensor.probabilities import head_blocks
 #: Cells on a side of a thumbnail, and on one of many heads.
 _THUMBNAIL, _SMALL_THUMBNAIL, _MANY_HEADS = 32, 16, 400
 
+#: A tensor on disk is read some heads at a time.
+_ENTRIES_AT_A_TIME = 1 << 24
+
 #: A thumbnail's scale ends at this share of its cells: one bright cell does not darken the others.
 _BRIGHT = 0.995
 
@@ -41,9 +44,7 @@ class Scale(NamedTuple):
     power: float
 
 
-def coded_matrices(
-    att: AttentionTensor, kind: str, grain: Grain
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def coded_matrices(att: AttentionTensor, kind: str, grain: Grain) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The matrices of an input as text and arrays of a part of the page.
 
     Parameters
@@ -78,10 +79,13 @@ def _blocks(
         for block in head_blocks(att):
             yield block.probs.numpy(), block.allowed.numpy()
         return
-    loaded = att.load()
-    values = loaded.values.numpy()
-    allowed = np.ones((1, *values.shape[1:]), bool) if loaded.mask is None else ~loaded.mask.numpy()
-    yield np.where(allowed, values, 0), allowed
+    n_heads, n_queries, n_keys = att.shape
+    step = max(1, _ENTRIES_AT_A_TIME // (n_queries * n_keys))
+    for start in range(0, n_heads, step):
+        heads = slice(start, start + step)
+        values = att.block(heads).numpy()
+        allowed = np.ones((1, n_queries, n_keys), bool) if att.mask is None else ~np.asarray(att.mask[heads], bool)
+        yield np.where(allowed, values, 0), allowed
 
 
 def box_means(
@@ -102,7 +106,7 @@ def box_means(
     present = sums(allowed)
     total = sums(np.where(allowed, values, 0))
     means = np.divide(total, present, out=np.full(total.shape, np.nan), where=present > 0)
-    return means.astype(np.float32)
+    return np.asarray(means, dtype=np.float32)
 
 
 def _scale(means: Float[np.ndarray, "head row column"], kind: str) -> Scale:

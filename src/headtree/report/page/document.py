@@ -194,4 +194,3 @@ def _policy(code: str, style: str) -> str:
 @cache
 def _static(name: str) -> str:
     return (files("headtree.report.page") / "static" / name).read_text(encoding="utf-8")
-

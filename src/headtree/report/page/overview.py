@@ -140,7 +140,7 @@ def _heights(
     number: Mapping[int, int],
     affinity: Float[np.ndarray, "head head"],
 ) -> Float[np.ndarray, " folder"]:
-    """How far apart the heads of each folder are: 1 - mean affinity of two of them, never below an inner folder's."""
+    """How far apart the heads of each folder are: 1 - mean affinity of two of them, at least that of inner ones."""
     heights = np.zeros(len(members), dtype=np.float32)
     for i, own in enumerate(members):
         n = len(own)

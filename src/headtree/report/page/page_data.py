@@ -1,8 +1,8 @@
 """A run as the data of its page, within a budget of bytes.
 
 Matrices take most of the room. Those of as many inputs as fit are whole; of the others, cells are averages over
-boxes, or they are left out. Then come Haar coefficients and paraproduct terms of every head, otherwise of one head of
-each family, and last 8 bits for each cell instead of 4. The page lists what is missing.
+boxes, or they are left out. Then come Haar coefficients and paraproduct terms of every head, otherwise of one head
+of each family, and last 8 bits for each cell instead of 4. The page lists what is missing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def page_data(run: Run, room: int) -> PageData:
     if not every_head:
         inputs = {f"input_{i}": material.input_part(i, every_head=False) for i in range(run.n_inputs)}
     left += few - _bytes(inputs)
-    exact = {kind: (WHOLE,) * run.n_inputs for kind in material.kinds}
+    exact: dict[str, tuple[Grain | None, ...]] = dict.fromkeys(material.kinds, (WHOLE,) * run.n_inputs)
     if all(grain == Grain(1, 4) for own in grains.values() for grain in own):
         more = sum(material.size(kind, i, WHOLE) for kind in material.kinds for i in range(run.n_inputs))
         if more - _bytes(material.matrices_of(grains)) <= left:
@@ -118,31 +119,28 @@ def _bytes(parts: dict[str, str]) -> int:
 def _grains(material: _Material, kind: str, room: float) -> list[Grain | None]:
     """The grain of each input's matrices: the first ones as fine as possible, all of them if they fit."""
     n = material.run.n_inputs
-    size = lambda i, grain: material.size(kind, i, grain)  # noqa: E731
+
+    def sizes(grain: Grain, first: int, end: int) -> Iterator[float]:
+        return (material.size(kind, i, grain) for i in range(first, end))
+
     for cell in _CELLS:
         fine = Grain(cell, 4)
         if cell > 1 and material.longest <= cell:
             break
-        if _fits((size(i, fine) for i in range(n)), room):
-            return [fine] * n
-        if size(0, fine) > room:
+        if _fits(sizes(fine, 0, n), room):
+            return [fine for _ in range(n)]
+        if not _fits(sizes(fine, 0, 1), room):
             continue
         for factor in _COARSER:
             coarse = Grain(cell * factor, 4)
             if material.longest // coarse.cell < _LEAST_CELLS:
                 break
-            rest = [size(i, coarse) for i in range(n)]
-            if size(0, fine) + sum(rest[1:]) > room:
-                continue
-            first = 1
-            while sum(size(i, fine) for i in range(first + 1)) + sum(rest[first + 1 :]) <= room:
-                first += 1
-            return [fine] * first + [coarse] * (n - first)
+            for first in range(n - 1, 0, -1):
+                if _fits(chain(sizes(fine, 0, first), sizes(coarse, first, n)), room):
+                    return [fine if i < first else coarse for i in range(n)]
         if material.longest // cell >= _LEAST_CELLS or cell == 1:
-            first = 1
-            while sum(size(i, fine) for i in range(first + 1)) <= room:
-                first += 1
-            return [fine] * first + [None] * (n - first)
+            first = max(k for k in range(1, n) if k == 1 or _fits(sizes(fine, 0, k), room))
+            return [fine if i < first else None for i in range(n)]
     return [Grain(_smallest(material.longest), 4), *[None] * (n - 1)]
 
 
@@ -196,7 +194,11 @@ class _Material:
         """Most bytes that `input_part` takes with the chosen heads only."""
         att = self.run.attention[i]
         words = sum(len(shortened(token)) + 4 for token in (*att.queries, *att.keys))
-        return 4 * (len(self.chosen) * self._detail_bytes(i) + 2 * words) // 3 + len(thumbnail(self.run, i) or "") + 20_000
+        return (
+            4 * (len(self.chosen) * self._detail_bytes(i) + 2 * words) // 3
+            + len(thumbnail(self.run, i) or "")
+            + 20_000
+        )
 
     @cached_property
     def chosen(self) -> Int[np.ndarray, " head"]:
@@ -278,8 +280,8 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     n_heads = material.shapes[0][0]
     if not plan.every_head:
         yield (
-            f"Haar coefficients and paraproduct terms are included for {len(material.chosen)} of {n_heads} heads: in "
-            "each family the head nearest to the others."
+            f"Haar coefficients and paraproduct terms are included for {len(material.chosen)} of {n_heads} heads: "
+            "in each family the head nearest to the others."
         )
     for kind, grains in plan.grains.items():
         what = _KIND_WORDS[kind] if len(plan.grains) > 1 else "Matrices"

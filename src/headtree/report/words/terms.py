@@ -5,20 +5,18 @@ from __future__ import annotations
 TERMS = {
     "family": "A family is a group of heads that are alike and that other inputs put together again.",
     "folder": "A folder is a group of heads in the tree of heads; folders lie inside larger folders.",
-    "support": "Support says how much of a folder trees of other inputs show again, beyond chance: 1 if exactly, 0 if "
-    "no more than chance.",
+    "support": "Support says how much of a folder trees of other inputs show again, beyond chance: from 0 to 1.",
     "affinity": "The affinity of two heads is near 1 if they are alike and near 0 if they are not.",
     "map": "The map shows heads as points by their diffusion coordinates: heads that are alike lie close together.",
-    "tree": "The tree joins heads that are alike first; the further left a junction is, the less alike its heads are.",
+    "tree": "The tree joins heads that are alike first; further left, junctions join heads that are less alike.",
     "role": "The role of a head is what most of its attention goes to, beyond chance.",
-    "leaning": "A head leans to what it attends to more than three times as much as by chance, without giving it most.",
-    "structure score": "The structure score of a head is the l1 norm of its coarse Haar coefficients: large for heads "
-    "with large, clear blocks. It is not the Shannon entropy.",
-    "organized": "An organized matrix has its queries and keys in the order of their trees: those that behave alike "
-    "are neighbours.",
+    "leaning": "A head leans to what it attends to three times as much as by chance, without giving it most.",
+    "structure score": "The structure score is the l1 norm of a head's coarse Haar coefficients, large for clear "
+    "blocks; it is not the Shannon entropy.",
+    "organized": "An organized matrix has its queries and keys in the order of their trees, similar ones close.",
     "scores": "Scores are what enters softmax; centred scores are each row minus its mean, which softmax ignores.",
-    "Haar coefficients": "Haar coefficients compare the means of neighbouring folders; the support is the number of "
-    "entries that they compare.",
+    "Haar coefficients": "Haar coefficients compare the means of neighbouring folders; their support is the number "
+    "of entries they compare.",
     "paraproduct": "The paraproduct splits softmax of a head into what each scale of the trees explains.",
     "stability": "Stability says how alike different inputs rank and group the heads.",
     "confidence": "The confidence of a head is the mean over queries of the largest attention weight.",

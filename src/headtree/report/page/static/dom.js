@@ -89,7 +89,7 @@ HT.dom = (() => {
       ? el("td", {class: "number"}, number(value))
       : el("td", {}, value instanceof Node ? value : value === null ? "–" : String(value));
     const kind = i => rows.length && typeof rows[0][i] === "number" ? "number" : null;
-    return el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
+    return el("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": caption},
       el("table", {},
         el("caption", {}, caption),
         el("thead", {}, el("tr", {}, ...columns.map((name, i) => String(name)

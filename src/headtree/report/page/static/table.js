@@ -35,7 +35,7 @@ HT.table = (() => {
     }
     byId("table-slot").append(
       el("div", {class: "controls"}, el("span", {class: "pager"}, back, count, on)),
-      el("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of heads"},
+      el("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of heads"},
         el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, "Heads and their measures"), el("thead", {}, head), body)));
 
     function fill() {
