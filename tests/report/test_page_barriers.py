@@ -21,7 +21,9 @@ def path(run, tmp_path_factory):
     ("scheme", "width"), [("light", 1440), ("dark", 1440), ("light", 390)], ids=["light", "dark", "phone"]
 )
 def test_axe_finds_no_barrier(browser, path, scheme, width):
-    package = pytest.importorskip("axe_playwright_python", reason="pip install axe-playwright-python brings axe-core")
+    package = pytest.importorskip(
+        "axe_playwright_python", reason="pip install axe-playwright-python brings axe-core"
+    )
     script = (files(package) / "axe.min.js").read_text(encoding="utf-8")
     context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
     page = Driver(context, path, "#s=2.9&p=12")

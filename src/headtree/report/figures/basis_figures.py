@@ -174,7 +174,7 @@ def _draw_counts(axes: Any, support: Any, magnitudes: Any, most: float) -> Any:
     columns = np.geomspace(support.min() / 1.12, support.max() * 1.12, 46)
     counts, _, _ = np.histogram2d(magnitudes, support, (rows, columns))
     counts = np.ma.masked_equal(counts, 0)
-    return axes.pcolormesh(columns, rows, counts, cmap="cividis_r", norm=LogNorm(1, 1000), rasterized=True)
+    return axes.pcolormesh(columns, rows, counts, cmap=rising_colors(), norm=LogNorm(1, 1000), rasterized=True)
 
 
 def _rms_by_octave(
@@ -211,7 +211,7 @@ def scores_over_heads(
 
     Notes
     -----
-    Grey bands are layers. The line is the mean over inputs, the band around it the range over inputs. The three
+    Grey bands are layers. A dot is the mean over inputs, the line through it the range over inputs. The three
     heads of largest and of smallest mean are named.
 
     Examples
@@ -233,8 +233,8 @@ def scores_over_heads(
         mean, low, high = (
             reduce(np.ma.masked_invalid(table), axis=0) for reduce in (np.ma.mean, np.ma.min, np.ma.max)
         )
-    above.fill_between(columns_at, low, high, color=BLUE, alpha=0.3, linewidth=0, label="range over inputs")
-    above.plot(columns_at, mean, color=BLUE, marker="o", markersize=2, linewidth=0.8, label="mean over inputs")
+    above.vlines(columns_at, low, high, color=BLUE, alpha=0.35, linewidth=1.2, label="range over inputs")
+    above.plot(columns_at, mean, color=BLUE, marker="o", markersize=2.4, linestyle="", label="mean over inputs")
     _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), leaves.names)
     above.set(ylabel=plain(label, 40), xlim=(-0.5, len(leaves.names) - 0.5))
     _pad_above_and_below(above, low.min(), high.max())
@@ -297,7 +297,7 @@ def _name_extremes(
 _ORDERS = {
     "organized": ("learned trees", BLUE, "-"),
     "given": ("original order", VERMILION, DASHES[1]),
-    "random": ("random order", GREY, DASHES[2]),
+    "random": ("random order", BLACK, DASHES[2]),
     "shuffled": ("learned trees, leaves shuffled", ORANGE, DASHES[3]),
 }
 
@@ -334,8 +334,13 @@ def compression(sparsity: Sparsity | Mapping[str, CompressionCurve]) -> Figure:
     for i, (name, curve) in enumerate(curves.items()):
         words, color, dashes = _ORDERS.get(name, (plain(name, 30), CURVES[i % 7], DASHES[i % 7]))
         share = 100 * curve.counts / curve.n_coefficients
-        left.plot(share, 100 * curve.largest, color=color, linestyle=dashes, label=words)
-        right.plot(share, 100 * curve.coarsest, color=color, linestyle=dashes, label=words)
+        look = {
+            "color": color,
+            "linestyle": dashes,
+            "zorder": 3 if name == "random" else 2,
+        }  # else hidden by shuffled
+        left.plot(share, 100 * curve.largest, label=words, **look)
+        right.plot(share, 100 * curve.coarsest, label=words, **look)
         marks = 100 * np.array([curve.n_for_90, curve.n_for_99]) / curve.n_coefficients
         left.plot(marks, 100 * np.sqrt([0.1, 0.01]), "o", color=color, markersize=3)
     for axes, title in ((left, "largest coefficients"), (right, "coarsest coefficients")):

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.figures.matrix_figures import averaging, draw_matrix, finish_bar, folder_edges
+from headtree.report.figures.matrix_figures import averaging, draw_matrix, finish_bar
 from headtree.report.figures.style import (
     BLUE,
     COLUMN,
@@ -40,10 +40,16 @@ Heads = Sequence[tuple[int, int]] | Sequence[str]
 #: Heads named in a map: those farthest from the others.
 _NAMED = 10
 
+#: The scale of affinities spans these shares of the pairs, as on the page: a few very close pairs do not darken it.
+_SHOWN_AFFINITIES = (0.01, 0.98)
+
+#: Ticks along a side of the grid of heads, at most.
+_TICKS = 16
+
 
 @styled
 def head_map(coordinates: Any, heads: Heads, *, title: str = "") -> Figure:
-    """Diffusion map of the heads: in three dimensions, and its first coordinate against the second and third.
+    """Diffusion map of the heads: its first coordinate against the second and the third.
 
     Parameters
     ----------
@@ -57,8 +63,8 @@ def head_map(coordinates: Any, heads: Heads, *, title: str = "") -> Figure:
 
     Notes
     -----
-    Heads are near each other if many short steps of large affinity connect them. Colour is the layer. In the flat
-    panels the heads farthest from the median are named, unless the name would cover another name or a head.
+    Heads are near each other if many short steps of large affinity connect them. Colour is the layer. The heads
+    farthest from the median are named, unless the name would cover another name or a head.
 
     Examples
     --------
@@ -66,23 +72,17 @@ def head_map(coordinates: Any, heads: Heads, *, title: str = "") -> Figure:
     >>> coordinates = np.random.default_rng(0).standard_normal((4, 3))
     >>> figure = head_map(coordinates, [(0, 0), (0, 1), (1, 0), (1, 1)])
     >>> figure.axes[1].get_ylabel()
-    'coordinate 2'
+    'coordinate 3'
     """
     points = _checked_points(coordinates)
     leaves = checked_leaves(heads, len(points))
     size = float(np.clip(2400 / len(points), 3, 22))
     dots = {"c": leaves.colors(), "s": size, "linewidths": 0.25, "edgecolors": "white"}
-    figure = new_figure(PAGE, 3.5)
-    grid = figure.add_gridspec(2, 3, width_ratios=(1.45, 0.18, 1))  # room for the name of the third axis
-    space = figure.add_subplot(grid[:, 0], projection="3d")
-    space.scatter(*points.T, depthshade=False, **dots)
-    _finish_space(space)
-    for row, other in enumerate((1, 2)):
-        flat = figure.add_subplot(grid[row, 2])
+    figure = new_figure(PAGE, 3.2)
+    for other, flat in enumerate(figure.subplots(1, 2), start=1):
         flat.scatter(points[:, 0], points[:, other], **dots)
-        flat.set_xlabel("diffusion coordinate 1" if row else "")
-        flat.set_ylabel(f"coordinate {other + 1}")
-        flat.locator_params(nbins=5)
+        flat.set(xlabel="diffusion coordinate 1", ylabel=f"coordinate {other + 1}")
+        flat.locator_params(nbins=6)
         flat.margins(0.12)
         _name_outliers(flat, points[:, [0, other]], leaves.names)
     if leaves.layers is not None:
@@ -103,7 +103,7 @@ def head_affinity(
     affinity : array (head, head)
         Such as ``org.affinities.head`` or ``consensus.affinity``.
     tree : PartitionTree
-        Tree of the heads; thin lines are the boundaries of its finest level with at most 12 folders.
+        Tree of the heads, which are shown in its order.
     heads : sequence of (layer, head), or of str
         One for each row: heads, or the names of other slices, which then have no colour.
     order : integers (head), optional
@@ -127,18 +127,17 @@ def head_affinity(
     figure = new_figure(PAGE * 0.75, 3.75, left=0.02)  # names of few heads are laid out a little too far left
     picture = figure.subplots()
     pairs = matrix[~np.eye(len(matrix), dtype=bool)] if len(matrix) > 1 else matrix.ravel()
-    low, high = float(pairs.min()), float(pairs.max())  # the diagonal, which is 1, does not set the scale
+    low, high = map(
+        float, np.quantile(pairs, _SHOWN_AFFINITIES)
+    )  # nor does the diagonal, which is 1, set the scale
     image = draw_matrix(
         picture, matrix[np.ix_(order, order)], cmap=rising_colors(), vmin=low, vmax=high if high > low else low + 1
     )
-    for edge in folder_edges(tree, order):
-        picture.axhline(edge - 0.5, color="white", linewidth=0.6)
-        picture.axvline(edge - 0.5, color="white", linewidth=0.6)
     picture.set(xticks=[], yticks=[], xlabel=f"{leaves.word}, tree order", title=plain(title, 60))
     _name_rows(picture, leaves, order)
     if leaves.layers is not None:
         layer_bar(figure, picture, leaves.layers, shrink=0.85, pad=0.02)
-    beyond = "max" if float(matrix.max()) > high else "neither"
+    beyond = "both" if float(pairs.min()) < low else "max" if float(matrix.max()) > high else "neither"
     bar = figure.colorbar(image, ax=picture, shrink=0.85, pad=0.02, extend=beyond)
     finish_bar(bar, "affinity" + averaging(matrix.shape))
     return figure
@@ -204,7 +203,8 @@ def head_grid(
         interpolation="none", extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5 + low_layer, low_layer - 0.5),
     )  # fmt: skip
     axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 30))
-    axes.locator_params(integer=True, nbins=8)
+    _every_tick(axes.xaxis, 0, shape[1])
+    _every_tick(axes.yaxis, low_layer, shape[0])
     axes.tick_params(length=2)
     finish_bar(figure.colorbar(image, ax=axes, format=number_words), plain(label, 36))
     if np.isnan(grid).any():
@@ -288,6 +288,11 @@ def _checked_points(coordinates: Any) -> Float[np.ndarray, "head 3"]:
     return padded
 
 
+def _every_tick(axis: Any, first: int, n: int) -> None:
+    """A tick for every layer or head, or for one in two, three, … if there are many."""
+    axis.set_ticks(range(first, first + n, -(-n // _TICKS)))
+
+
 def _range(grid: Float[np.ndarray, "layer head"]) -> tuple[float, float]:
     present = grid[np.isfinite(grid)]
     if present.size == 0:
@@ -297,22 +302,6 @@ def _range(grid: Float[np.ndarray, "layer head"]) -> tuple[float, float]:
 
 
 # -- details ---------------------------------------------------------------------------------------------
-
-
-def _finish_space(space: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for number, axis in enumerate((space.xaxis, space.yaxis, space.zaxis), start=1):
-        axis.set_label_text(f"coordinate {number}")
-        axis.labelpad = 0 if number == 3 else -3
-        axis.set_major_locator(MaxNLocator(nbins=4, prune="both"))
-        axis.pane.set_facecolor("white")
-        axis.pane.set_edgecolor("#b0b0b0")
-        axis._axinfo["grid"].update(color="#dcdcdc", linewidth=0.4)
-    space.tick_params(labelsize=SMALL, pad=-2)
-    space.tick_params(axis="z", pad=1)
-    space.view_init(elev=22, azim=-58)
-    space.set_box_aspect((1, 1, 0.85), zoom=1.0)
 
 
 def _name_outliers(axes: Any, points: Float[np.ndarray, "head 2"], names: tuple[str, ...]) -> None:

@@ -266,6 +266,11 @@ def coarsest_coefficients(run: Run) -> Figure:
     )
 
 
+def _first(run: Run) -> str:
+    """Which inputs are shown, if not all are."""
+    return f", first {_INPUTS} of {run.n_inputs} inputs" if run.n_inputs > _INPUTS else ""
+
+
 #: The figures of a run of a network by file name, in the order in which they are read.
 FIGURES: Mapping[str, RunFigure] = MappingProxyType(
     {
@@ -276,7 +281,7 @@ FIGURES: Mapping[str, RunFigure] = MappingProxyType(
         ),
         "affinity": RunFigure(
             "Affinity of every two heads by the similarity that the title names, in the order of the tree of "
-            "heads; lines separate its main folders.",
+            "heads; bright squares on the diagonal are groups.",
             lambda data: head_affinity(
                 data.consensus.affinity,
                 data.consensus.tree,
@@ -334,7 +339,8 @@ FIGURES: Mapping[str, RunFigure] = MappingProxyType(
         "tri_haar": RunFigure(
             "The coarsest head-query-key coefficients of the network on several inputs.",
             lambda data: with_title(
-                coarsest_coefficients(data.run), f"Coarsest coefficients of {data.run.values_words}"
+                coarsest_coefficients(data.run),
+                f"Coarsest coefficients of {data.run.values_words}" + _first(data.run),
             ),
         ),
     }
