@@ -8,6 +8,7 @@ Needs Playwright and Chromium, as the tests of the page do.
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,8 +17,8 @@ import headtree as ht
 
 PICTURE = Path(__file__).parent / "pictures" / "page.png"
 
-#: What the picture shows: two heads selected, L0H7 and L4H10 of the bundled ViT.
-FRAGMENT = "#s=7.58"
+#: What the picture shows: L4H10 of the bundled ViT, and where its patch r6c6 looks.
+FRAGMENT = "#s=58&p=91"
 
 #: A picture in a repository is looked at, and downloaded by everyone.
 BYTES_AT_MOST = 300_000
@@ -33,12 +34,20 @@ def page_picture(run: ht.Run, fragment: str, size: tuple[int, int]) -> bytes:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         tab = browser.new_page(viewport={"width": size[0], "height": size[1]})
         tab.goto(page.as_uri() + fragment)
-        tab.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
-        tab.wait_for_function("() => HT.plots.cards.slice(0, 4).every(card => card.view)", timeout=60_000)
-        tab.wait_for_timeout(500)
+        tab.wait_for_selector("html[data-ready][data-settled]", state="attached", timeout=60_000)
         picture = tab.screenshot()
         browser.close()
-    return bytes(picture)
+    return _small(bytes(picture))
+
+
+def _small(picture: bytes) -> bytes:
+    """The picture in 256 colours, which a page hardly exceeds."""
+    from PIL import Image
+
+    target = io.BytesIO()
+    colours = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=0)
+    colours.save(target, format="PNG", optimize=True)
+    return target.getvalue()
 
 
 def main() -> None:
@@ -47,7 +56,7 @@ def main() -> None:
     parser.add_argument("run", help="folder of a run")
     parser.add_argument("--fragment", default=FRAGMENT, help="what is selected, as in the address of the page")
     arguments = parser.parse_args()
-    picture = page_picture(ht.open_run(arguments.run), arguments.fragment, (1400, 1500))
+    picture = page_picture(ht.open_run(arguments.run), arguments.fragment, (1400, 1050))
     if len(picture) > BYTES_AT_MOST:
         raise SystemExit(f"the picture has {len(picture)} bytes, more than {BYTES_AT_MOST}")
     PICTURE.write_bytes(picture)

@@ -4,7 +4,7 @@ HT.dendrogram = (() => {
   const {theme} = HT.colours;
   const {text, rect} = HT.plot;
   const LEAST = 0.005;  // support that is shown: less rounds to none
-  const LEFT = 14, NAMES = 58, STRIP = 9, TOP = 16;
+  const LEFT = 36, NAMES = 58, STRIP = 9, TOP = 16;
   const LARGE = 0.3, OPEN = 3;  // share of all heads, and levels, that the list shows open
 
   /** Rows from top to bottom: heads, or folders that are collapsed; and the middle of every folder that is shown. */

@@ -4,7 +4,7 @@ HT.matrix = (() => {
   const {theme} = HT.colours;
   const {text, line, rect} = HT.plot;
   const LABEL = 9.5;  // pixels that a token needs on an axis
-  const MARGIN = {left: 46, right: 52, top: 6, bottom: 34};
+  const MARGIN = {left: 46, right: 58, top: 6, bottom: 34};
   const PATCH = /^r(\d+)c(\d+)$/;
   const followers = new Set();
   let crossed = null;

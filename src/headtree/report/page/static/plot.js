@@ -96,7 +96,7 @@ HT.plot = (() => {
       group.append(rect(x, y + height * (1 - (i + 1) / n), width, height / n + 0.5,
         {fill: scale.palette[Math.round(255 * t)], stroke: "none"}));
     }
-    for (const v of barTicks(scale, 14 / height)) {
+    for (const v of barTicks(scale, Math.max(0.05, 14 / height))) {
       const py = y + height * (1 - scale.place(v));
       group.append(line(x + width, py, x + width + 3, py),
         text(x + width + 5, py + 4, number(v), {"font-size": 11, fill: theme("soft")}));
