@@ -27,7 +27,13 @@ class Driver:
     def reset(self, fragment=""):
         """The same page as it opens, with nothing selected, at its top."""
         self.js(
-            "text => { document.activeElement?.blur(); location.hash = text || '#'; scrollTo(0, 0); }", fragment
+            """text => {
+                document.activeElement?.blur();
+                for (const fold of document.querySelectorAll("details.fold[open]")) fold.open = false;
+                location.hash = text || '#';
+                scrollTo(0, 0);
+            }""",
+            fragment,
         )
         self.tab.mouse.move(0, 0)
         self.settled()

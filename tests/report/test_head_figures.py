@@ -178,8 +178,8 @@ def test_names_on_the_map_cover_no_other_head(seed):
     figure = fh.head_map(points, heads(100, 10))
     named = 0
     for text, box in shown_texts(figure):
-        if text.get_text().startswith("L") and text.axes in figure.axes[1:3]:
-            other = 1 if text.axes is figure.axes[1] else 2
+        if text.get_text().startswith("L") and text.axes in figure.axes[:2]:
+            other = 1 if text.axes is figure.axes[0] else 2
             dots = text.axes.transData.transform(points[:, [0, other]])
             inside = (dots >= (box.x0 + 2, box.y0 + 4)) & (dots <= (box.x1 - 2, box.y1 - 4))
             assert not inside.all(axis=1).any(), text

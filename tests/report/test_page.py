@@ -347,7 +347,6 @@ def test_groups_in_words_choose_heads(page):
     assert len(page.state("selected")) == n
     page.settled()
     assert page.is_in_view("#heads-title")
-    page.tab.locator("#folders > details > summary").click()
 
 
 # -- filters ---------------------------------------------------------------------------------------------

@@ -313,7 +313,6 @@ def test_one_head_on_all_inputs(page):
     assert page.state("input") == 1
     page.drawn("as-is-a")
     assert page.js("() => HT.plot.cards.find(c => c.id === 'as-is-a').shown().orders[0].length") == 16
-    page.tab.locator("#heads > details > summary").click()
 
 
 def test_coefficients_terms_and_scores_are_shown(page, run):

@@ -405,13 +405,12 @@ def _ranking(run: Run) -> Answer | None:
     alike = "alike" if correlation >= 0.7 else "partly alike" if correlation >= 0.3 else "not alike"
     first = run.heads.sort_values("structure_rank")["name"].head(_SHOWN)
     on = " (on trees of raw scores)" if run.values_words == "raw scores" else ""
-    return _answer(
-        "ranking",
-        f"Inputs rank the heads by structure score{on} {alike}: mean rank correlation {correlation:.2f}{interval}. "
-        "Highest: ",
-        *_joined([(_one(str(name)),) for name in first], ", "),
-        ".",
+    found = (
+        f"Inputs rank the heads by structure score{on} {alike}: mean rank correlation {correlation:.2f}{interval}."
     )
+    if correlation < 0.3:
+        return _answer("ranking", found)
+    return _answer("ranking", f"{found} Highest: ", *_joined([(_one(str(name)),) for name in first], ", "), ".")
 
 
 def _unusual(run: Run) -> Answer | None:
