@@ -12,12 +12,15 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree._threads import for_each_task
+from headtree.geometry.order_statistics import order_statistics
 
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
 #: Entries of a slice that are multiplied at a time, in float64. Cosines of equal slices are then 1 up to rounding
 #: for every dtype, and no tree grows from the difference.
 _ENTRIES_AT_A_TIME = 1024
+#: Entries of all slices together that are multiplied at a time on a GPU.
+_ENTRIES_ON_GPU = 1 << 27
 #: Slices multiplied at a time with themselves and all earlier slices; the other products follow by symmetry.
 _SLICES_AT_A_TIME = 64
 #: Fewest leaves of another axis from which an affinity is estimated.
@@ -112,6 +115,8 @@ def sampled_affinity(
 
 def slice_powers(values: Float[Tensor, "..."]) -> list[Float[Tensor, " _slice"]]:
     """Sum of squares of every slice along each axis, from one pass over the array."""
+    if values.is_cuda:
+        return [_squared_norms(values, axis) for axis in range(values.ndim)]
     first, *rest = values.shape
     parts = [torch.zeros(first, n, dtype=values.dtype, device=values.device) for n in (1, *rest)]
 
@@ -123,6 +128,11 @@ def slice_powers(values: Float[Tensor, "..."]) -> list[Float[Tensor, " _slice"]]
 
     for_each_task(add, first)
     return [parts[0][:, 0], *(part.sum(dim=0) for part in parts[1:])]
+
+
+def _squared_norms(values: Float[Tensor, "..."], axis: int) -> Float[Tensor, " _slice"]:
+    others = [i for i in range(values.ndim) if i != axis]
+    return torch.linalg.vector_norm(values, dim=others).square()
 
 
 def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"] | None:
@@ -144,8 +154,7 @@ def _median(values: Float[Tensor, " entry"]) -> float:
     """Median as numpy has it: of an even number, the mean of the two in the middle."""
     if not values.is_cuda:
         return float(np.median(values.numpy()))
-    ordered = values.sort().values
-    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
+    return sum(order_statistics(values, [(len(values) - 1) // 2, len(values) // 2])) / 2
 
 
 def _products(
@@ -203,7 +212,8 @@ def _squares(
 def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
     """Iterate over blocks of columns of the matrix of flattened slices."""
     slices = values.movedim(axis, 0)
-    step = max(1, _ENTRIES_AT_A_TIME // max(1, slices[0, 0].numel()))
+    at_a_time = _ENTRIES_ON_GPU // len(slices) if values.is_cuda else _ENTRIES_AT_A_TIME
+    step = max(1, at_a_time // max(1, slices[0, 0].numel()))
     for start in range(0, slices.shape[1], step):
         yield slices[:, start : start + step].reshape(slices.shape[0], -1).double()
 

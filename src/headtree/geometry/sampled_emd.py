@@ -117,12 +117,9 @@ class _Axis:
     ) -> _Axis:
         folders = tree.distinct
         _, unit = unit_maximum(folder_weights(tree, alpha, beta, weights))
-        place = np.empty(tree.n_leaves, dtype=np.int64)
-        place[order] = np.arange(tree.n_leaves)
-        start = np.full(len(folders), tree.n_leaves)
-        start[folders.of_leaf] = place
-        for folder in range(len(folders) - 1, 0, -1):  # children have larger numbers than their parents
-            start[folders.parent[folder]] = min(start[folders.parent[folder]], start[folder])
+        first = np.empty(tree.n_nodes, dtype=np.int64)
+        first[tree.nodes[:, order[::-1]]] = np.arange(tree.n_leaves)[::-1]  # of a node's leaves, the first is set last
+        start = first[folders.node]
         size_weight = (folders.size / tree.n_leaves) ** beta
         levels = []
         for level, level_weight in enumerate(level_weights(tree, alpha)):

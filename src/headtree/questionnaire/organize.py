@@ -132,7 +132,7 @@ def organize_array(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.cpu().numpy() for affinity in loop.affinities]),
         distances=PerAxis(names, [array.in_units(distances) for distances in loop.distances]),
-        coordinates=PerAxis(names, [points.numpy() for points in loop.coordinates]),
+        coordinates=PerAxis(names, [points.cpu().numpy() for points in loop.coordinates]),
         initial_trees=PerAxis(names, initial),
         history=tuple(history),
         status=_status(initial, history, loop),
