@@ -1,7 +1,7 @@
 """One level of the flexible tree by operations of torch, for clusters whose distances are on a GPU.
 
-The joins themselves are sequential and run on the CPU. They need only the pairs that may still be tried, in order, and
-most clusters find a partner among the few nearest pairs. Everything quadratic is done on the GPU.
+The joins themselves are sequential and run on the CPU. They need only the pairs that may still be tried, in order,
+and most clusters find a partner among the few nearest pairs. Everything quadratic is done on the GPU.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ def mean_cluster_distances(
     return (distances + distances.T) / 2 / sizes[:, None] / sizes[None, :]
 
 
-def rounded_to_digits(distances: Float[Tensor, "cluster cluster"], n_digits: int) -> Float[Tensor, "cluster cluster"]:
+def rounded_to_digits(
+    distances: Float[Tensor, "cluster cluster"], n_digits: int
+) -> Float[Tensor, "cluster cluster"]:
     """`kernels_cpu.rounded_distances` by operations of torch; the diagonal is infinite."""
     largest = distances.fill_diagonal_(0).max()
     values = distances / torch.where(largest > 0, largest, 1.0)
-    tenths = torch.tensor([10.0 ** (i - n_digits) for i in range(n_digits)], dtype=values.dtype, device=values.device)
+    tenths = torch.tensor(
+        [10.0 ** (i - n_digits) for i in range(n_digits)], dtype=values.dtype, device=values.device
+    )
     scales = torch.tensor([10.0 ** (2 * n_digits - i) for i in range(n_digits + 1)], dtype=values.dtype)
     magnitude = torch.bucketize(values, tenths, right=True, out_int32=True)
     scale = scales.to(values.device)[magnitude]

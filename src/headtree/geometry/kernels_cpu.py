@@ -393,8 +393,9 @@ def rounded_distances(distances, n_digits):  # type: ignore[no-untyped-def]
 def join_in_order(pairs, distances, limit, group, size, may_start):  # type: ignore[no-untyped-def]
     """Join clusters pair by pair on one level of the flexible tree.
 
-    `pairs` encodes (row, column) as ``row * n + column``; `distances` has one number for each. A group is named after its smallest cluster. The function
-    updates the `group` of each cluster, the `size` of each group by name, and whether a cluster `may_start` a join.
+    `pairs` encodes (row, column) as ``row * n + column``; `distances` has one number for each. A group is named
+    after its smallest cluster. The function updates the `group` of each cluster, the `size` of each group by name,
+    and whether a cluster `may_start` a join.
     """
     n = len(group)
     trials = np.empty((len(pairs), 4), np.int64)
