@@ -23,9 +23,10 @@ from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
 from headtree.models.capture_options import check_not_given, check_options, check_scores, the_one_given, value_dtype
 from headtree.models.functional_similarity import check_is_function, functional_similarity
+from headtree.models.graph.edit_outputs import unedited
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
-from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
+from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, model_inputs
 from headtree.models.logit_attribution import LogitAttribution, attributions_of

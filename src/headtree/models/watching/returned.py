@@ -34,16 +34,26 @@ def attention_fields(output: Any) -> dict[str, list[Tensor]]:
 
 def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSite, Tensor]]:
     """The attention weights among a model's outputs, each with a site as if it were a call."""
-    fields, found = attention_fields(output), []
-    for field, part in _KNOWN_FIELDS.items():
-        for i, returned in enumerate(fields.get(field, [])):
-            if is_usable(field, returned):
-                layer = returned if field == "cross_attentions" else _aligned(returned)
-                name = f"{part}.{i}" if part else str(i)
-                n_batch, n_heads, n_queries, n_keys = layer.shape
-                shape = (n_batch, n_heads, n_queries, n_keys)
-                found.append((AttentionSite(name, model, field == "cross_attentions", shape, "outputs"), layer))
+    found = []
+    for field, i, returned in _usable_layers(output):
+        layer = returned if field == "cross_attentions" else _aligned(returned)
+        name = f"{_KNOWN_FIELDS[field]}.{i}".lstrip(".")
+        n_batch, n_heads, n_queries, n_keys = layer.shape
+        shape = (n_batch, n_heads, n_queries, n_keys)
+        found.append((AttentionSite(name, model, field == "cross_attentions", shape, "outputs"), layer))
     return found
+
+
+def reported_layers(output: Any) -> list[Tensor]:
+    """The layers behind `returned_attentions`, the very tensors that the model returned."""
+    return [layer for _, _, layer in _usable_layers(output)]
+
+
+def _usable_layers(output: Any) -> list[tuple[str, int, Tensor]]:
+    """The field, number and tensor of each returned layer with probabilities of known queries and keys."""
+    fields = attention_fields(output)
+    layers = ((field, i, layer) for field in _KNOWN_FIELDS for i, layer in enumerate(fields.get(field, [])))
+    return [(field, i, layer) for field, i, layer in layers if is_usable(field, layer)]
 
 
 def is_usable(field: str, layer: Tensor) -> bool:
