@@ -25,6 +25,7 @@ from headtree.models.capture_options import check_not_given, check_options, chec
 from headtree.models.functional_similarity import check_is_function, functional_similarity
 from headtree.models.graph.edit_outputs import unedited
 from headtree.models.graph.forward_graph import Trace, trace
+from headtree.models.graph.gates import without_gates
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
@@ -186,10 +187,7 @@ class ModelView:
         targets: Sequence[str] | None = None,
         dtype: str | None = None,
     ) -> list[ActivationCache]:
-        """What heads read and write and the residual stream around them, one `ActivationCache` per input.
-
-        The arguments are those of `headtree.capture`.
-        """
+        """What heads read and write, and the residual stream, one cache per input; arguments as in `capture`."""
         prepared = self.prepare(
             texts=texts,
             images=images,
@@ -421,7 +419,7 @@ class ModelView:
             if key in self._plans:
                 return self._plans[key]
         with unedited():
-            plan = make_plan(self.model, item)
+            plan = without_gates(make_plan(self.model, item), self.model)
         is_short = plan.probe is not item  # else it holds for inputs of this length only
         self._plans[register.n_changes(), is_short, *plan.probe.layout()] = plan
         for activate in list(self.when_planned):
@@ -472,7 +470,7 @@ class ModelView:
         view = copy.copy(self)
         for name in ("provenance", "headed"):
             view.__dict__.pop(name, None)
-        view.__dict__["model"] = model
+        view.model = model
         view._plans, view._traced, view._output_sites, view._towers, view.when_planned = {}, None, {}, {}, []
         return view
 

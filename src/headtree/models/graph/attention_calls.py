@@ -41,12 +41,12 @@ def find_sites(graph: Graph, *, learned_queries: bool = False) -> list[TracedSit
     Between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither path
     passes through another product.
     """
-    search = _Search(graph)
+    search = Search(graph)
     found = (search.around(node, learned_queries=learned_queries) for node in search.softmaxes)
     return [site for site in found if site is not None]
 
 
-class _Search:
+class Search:
     """Looks for the products around a softmax."""
 
     def __init__(self, graph: Graph) -> None:
@@ -178,7 +178,7 @@ def traced_calls(trace: Trace, plan: AttentionPlan, model: str) -> TracedCalls:
     probs @ values.
     """
     graph = trace.graph
-    search = _Search(graph)
+    search = Search(graph)
     found = _by_values(graph, search, plan.returned) if plan.from_outputs else _by_place(search, plan)
     found |= _described(trace, plan.sites)
     described = [site.name for site in plan.sites if site.seen_by == "described"]
@@ -188,11 +188,11 @@ def traced_calls(trace: Trace, plan: AttentionPlan, model: str) -> TracedCalls:
     return TracedCalls(model, plan.sites, found, others)
 
 
-def _by_place(search: _Search, plan: AttentionPlan) -> dict[int, TracedSite]:
+def _by_place(search: Search, plan: AttentionPlan) -> dict[int, TracedSite]:
     found = {}
     for i, site in enumerate(plan.sites):
         alike = [other for other in plan.watched if other.place == site.place and other.shape == site.shape]
-        nodes = [node for node in search.softmaxes if _is_at(node, site.place) and _has_shape(node, site)]
+        nodes = [node for node in search.softmaxes if is_call(node, site)]
         groups = [[node] for node in nodes]
         if len(groups) != len(alike):
             groups = _without_repeats(nodes)
@@ -210,8 +210,10 @@ def _by_place(search: _Search, plan: AttentionPlan) -> dict[int, TracedSite]:
     return found
 
 
-def _is_at(node: Node, place: tuple[str, int] | None) -> bool:
-    return node.position is not None and (node.position.module, node.position.call) == place
+def is_call(node: Node, site: AttentionSite) -> bool:
+    """Whether a softmax ran where a call of attention did, and has its shape."""
+    position = node.position
+    return position is not None and (position.module, position.call) == site.place and _has_shape(node, site)
 
 
 def _has_shape(node: Node, site: AttentionSite) -> bool:
@@ -236,7 +238,7 @@ def _without_repeats(nodes: Sequence[Node]) -> list[list[Node]]:
     return groups
 
 
-def _by_values(graph: Graph, search: _Search, returned: Sequence[Tensor]) -> dict[int, TracedSite]:
+def _by_values(graph: Graph, search: Search, returned: Sequence[Tensor]) -> dict[int, TracedSite]:
     """The softmaxes whose probs a model returns; a layer that is not the probs of exactly one has none."""
     sites = [site for node in search.softmaxes if (site := search.around_known(node)) is not None]
     entering = [graph.value(_factors(graph, graph.nodes[site.mix])[0]) for site in sites]

@@ -206,7 +206,7 @@ class ProjectionFinder:
         return found
 
     def projection_after(self, mix: int) -> tuple[Node, Tensor] | None:
-        """The first projection after a node, such as probs @ values; None if it is the input projection of a call."""
+        """The first projection after a node such as probs @ values; None if it makes queries, keys or values."""
         seen, queue = {mix}, [mix]
         found = {}
         while queue:

@@ -1,8 +1,8 @@
 """The output projection of heads whose attention is known only from what the model returns.
 
-Bands (Longformer) and hash buckets (Reformer) are multiplied by values in chunks, so no product shows the heads side by
-side. But the attention that the model returns comes from a value that it also uses. Without a head's share of
-that value, just the features change that the head hands to the output projection.
+Bands (Longformer) and hash buckets (Reformer) are multiplied by values in chunks, so no product shows the heads
+side by side. But the attention that the model returns comes from a value that it also uses. Without a head's share
+of that value, just the features change that the head hands to the output projection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headtree.models.graph.head_weights import OutputProjection, ProjectionFinde
 
 
 def projection_of_reported(traced: Trace, i: int, n_heads: int) -> OutputProjection | None:
-    """The projection that the heads of a reported layer enter, each by features of its own; None if there is none."""
+    """The projection that heads of a reported layer enter, each by features of its own; None if there is none."""
     graph, reported = traced.graph, traced.reported[i]
     finder = ProjectionFinder(graph, [])
     probs = None if reported is None else _used_value(graph, finder.users, reported)
