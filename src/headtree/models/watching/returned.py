@@ -145,9 +145,10 @@ def unlike(probs: Sequence[Tensor], fields: Mapping[str, Sequence[Tensor]]) -> s
     """
     for field, layers in fields.items():
         for layer in layers:
-            alike = [ours for ours in probs if ours.shape == layer.shape[1:]] if layer.ndim == 4 else []
+            is_known = layer.ndim == 4 and _are_probs(layer) and bool(layer.isfinite().all())
+            alike = [ours for ours in probs if is_known and ours.shape == layer.shape[1:]]
             limit = 1e-3 if layer.dtype.itemsize > 2 else 0.1
-            if alike and _are_probs(layer) and not any(close_where_allowed(x, layer[0], limit) for x in alike):
+            if alike and not any(close_where_allowed(x, layer[0], limit) for x in alike):
                 return field
     return None
 
