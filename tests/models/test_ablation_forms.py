@@ -40,6 +40,7 @@ BY_HAND = {
     "bands": ("longformer", None, (1, 2), "encoder.layer.1.attention.output.dense"),
     "bands of an encoder": ("led", "encoder", (1, 2), "encoder.layers.1.self_attn.output"),
     "without a softmax": ("reformer", None, (1, 2), "encoder.layers.1.attention.output.dense"),
+    "a single key": ("cvt", None, (1, 1), "encoder.stages.1.layers.0.attention.output.dense"),
     "beside assignments": ("groupvit", "text_model", (1, 2), "text_model.encoder.layers.1.self_attn.out_proj"),
     "learned tokens alone": (
         "sam3", "detr_decoder", (0, 2), "detr_decoder.layers.0.self_attn.o_proj"
@@ -69,7 +70,7 @@ def test_a_head_is_its_rows_of_the_output_projection(form):
     pruned = copy.deepcopy(model)
     with view.ablated([(layer, head)], part=part):
         without = first(model, read)
-    zero_rows(pruned.get_submodule(path), head, {"prophetnet": 16}.get(name, 4))
+    zero_rows(pruned.get_submodule(path), head, {"prophetnet": 16, "cvt": 2}.get(name, 4))
     torch.testing.assert_close(without, first(pruned, read), atol=1e-5, rtol=1e-5)
     assert without.shape != before.shape or not torch.allclose(without, before, atol=1e-5)
     assert torch.equal(first(model, read), before)

@@ -415,3 +415,18 @@ def test_the_scores_of_a_learned_query_are_attention():
     net, x = LearnedPooling(), torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(1))
     att = ht.capture(net, inputs=[x], kind="probs")[0]
     torch.testing.assert_close(att.values, (net.query @ x.mT).softmax(-1).detach())
+
+
+class SingleKeyAttention(torch.nn.Module):
+    """Attends by einsum, which multiplies by a single key without a matrix product."""
+
+    def forward(self, x):
+        keys = x[:, :1]
+        probs = torch.einsum("bqd,bkd->bqk", x, keys).softmax(dim=-1)
+        return torch.einsum("bqk,bkd->bqd", probs, keys)
+
+
+def test_a_single_key_is_attended_to():
+    att = ht.capture(SingleKeyAttention(), inputs=[torch.randn(1, 5, 8)], kind="probs")[0]
+    assert att.values.shape == (1, 5, 1)
+    assert bool((att.values == 1).all())

@@ -122,11 +122,11 @@ _EditMaker = Callable[[Selection, Mapping[int, OutputSite]], dict[int, Edit]]
 def _edits_for(how: How, prepared: PreparedInputs | None, rng: np.random.Generator) -> _EditMaker:
     def make(selection: Selection, sites: Mapping[int, OutputSite]) -> dict[int, Edit]:
         if prepared is None:
-            return {i: _replacing(heads, lambda _: torch.zeros(())) for i, heads in selection.heads.items()}
+            return {i: _replacing(i, heads, None) for i, heads in selection.heads.items()}
         outputs = reference_outputs(replace(prepared, selection=selection), how)
         if how == "mean":
             means = mean_outputs(outputs)
-            return {i: _replacing(heads, lambda n, i=i: means[i, n]) for i, heads in selection.heads.items()}
+            return {i: _replacing(i, heads, means) for i, heads in selection.heads.items()}
         draw = _Draws(outputs, rng)
         return {i: draw.edit(i, heads, sites[i]) for i, heads in selection.heads.items()}
 
@@ -262,9 +262,11 @@ def mean_outputs(outputs: Sequence[_Outputs]) -> dict[tuple[int, int], Float[Ten
     return {key: torch.cat([each[key] for each in outputs]).mean(dim=0) for key in outputs[0]}
 
 
-def _replacing(heads: tuple[int, ...], values: Callable[[int], Float[Tensor, "..."]]) -> Edit:
+def _replacing(i: int, heads: tuple[int, ...], values: Mapping[tuple[int, int], Tensor] | None) -> Edit:
+    """Replaces outputs of heads by values, by site and number of the output; None: by zeros."""
+
     def edit(z: Tensor, number: int) -> Tensor:
-        return replaced(z, heads, values(number))
+        return replaced(z, heads, torch.zeros(()) if values is None else values[i, number])
 
     return edit
 

@@ -62,6 +62,10 @@ class Search:
             scores = self._nearest(node, self._inputs, _multiplies_an_activation)
         return self._site(node, scores, self._nearest(node, self._users, _multiplies_activations))
 
+    def compares(self, node: Node) -> bool:
+        """Whether the scores that enter a softmax are products of activations."""
+        return bool(self._nearest(node, self._inputs, _multiplies_activations))
+
     def around_known(self, node: Node) -> TracedSite | None:
         """The attention call of a softmax that is known to be attention, whatever its scores depend on."""
         found = self.around(node, learned_queries=True)
@@ -149,13 +153,13 @@ class TracedCalls:
         if i not in self.sites and self.known[i].seen_by == "outputs":
             raise InvalidValueError(
                 f"the attention of {self.model} is known only from its outputs, and layer {self.known[i].name} of "
-                "them is not what exactly one product multiplies by values, so what its heads write cannot be told "
-                "apart; describe the modules that attend with register_attention"
+                "them is not what exactly one product multiplies by values, so what its heads read and write is "
+                "unknown; describe the modules that attend with register_attention"
             )
         if i not in self.sites:
             raise InvalidValueError(
                 f"the attention of {self.known[i].name} in {self.model} was seen, but its trace has no softmax "
-                "there between a product of queries and keys and one with values, so what its heads write "
+                "there between a product of queries and keys and one with values, so what its heads read and write "
                 "cannot be told; select other layers, or describe the modules that attend with register_attention"
             )
         return self.sites[i]

@@ -58,6 +58,8 @@ def _is_gate(search: Search, site: AttentionSite) -> bool:
 def _attends(search: Search, node: Node) -> bool:
     if search.around(node, learned_queries=False) is not None:
         return True
+    if node.values[0].shape[-1] == 1:  # torch multiplies by a single key without a matrix product
+        return search.compares(node)
     site = search.around_known(node)
     if site is None:
         return False

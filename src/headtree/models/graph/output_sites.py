@@ -18,11 +18,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedCalls, traced_calls
-from headtree.models.graph.forward_graph import Kept, Position, Ref, Trace, trace
+from headtree.models.graph.attention_calls import TracedCalls, is_call, traced_calls
+from headtree.models.graph.forward_graph import SOFTMAX, Kept, Position, Ref, Trace, trace
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
-from headtree.models.graph.reported_heads import projection_of_reported
 from headtree.models.graph.residual_stream import same_numbers
+from headtree.models.graph.zeroed_heads import projection_without, reported_probs
 from headtree.models.inputs import ModelInput, join
 from headtree.models.watching.probe import AttentionPlan
 
@@ -159,8 +159,8 @@ def find_output_sites(
 ) -> dict[int, OutputSite]:
     """Where the heads of some attention calls of a plan hand over their outputs, by the numbers of the calls."""
     calls, chosen = traced_calls(traced, plan, type(model).__name__), list(chosen)
-    reported = [i for i in chosen if i not in calls.sites and plan.from_outputs]
-    sites = {i: calls.product(i) for i in chosen if i not in reported}
+    unmatched = [i for i in chosen if i not in calls.sites]
+    sites = {i: calls.product(i) for i in chosen if i not in unmatched}
     described = next((site for site in sites.values() if site.softmax is None), None)
     if described is not None:
         raise InvalidValueError(
@@ -171,7 +171,9 @@ def find_output_sites(
     found = {i: _output_site(traced, finder, calls, i) for i in sites}
     if any(not site.hooks for site in found.values()):
         found = _with_batches(found, traced, model, plan.probe)
-    return found | (_reported_sites(plan, model, reported) if reported else {})
+    if unmatched and plan.from_outputs:
+        traced = trace(model, plan.probe, reporting=True)
+    return found | {i: _unmatched_site(traced, plan, calls, i) for i in unmatched}
 
 
 def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i: int) -> OutputSite:
@@ -217,27 +219,32 @@ def _hooks_of(
     return tuple(hook for hook in hooks if hook is not None)
 
 
-def _reported_sites(plan: AttentionPlan, model: nn.Module, chosen: Iterable[int]) -> dict[int, OutputSite]:
-    """The sites of attention that the model only reports, which no product in its trace multiplies by values."""
-    traced = trace(model, plan.probe, reporting=True)
-    found = {}
-    for i in chosen:
-        _, n_heads, n_queries, _ = plan.sites[i].shape
-        projection = projection_of_reported(traced, i, n_heads)
-        hook = None if projection is None else _hook_point(traced, projection, n_queries)
-        if projection is None or hook is None:
-            raise InvalidValueError(
-                f"the attention of {type(model).__name__} is known only from its outputs, and no features before "
-                f"the next projection change with single heads of layer {plan.sites[i].name}, so what they write "
-                "cannot be told apart; describe the modules that attend with register_attention"
-            )
-        n_tokens = traced.graph.value(entering_projection(traced.graph, projection.node)[0]).numel()
-        n_padding = max(0, n_tokens // len(projection.matrix) - n_queries)
-        features = projection.rows.shape[1]
-        found[i] = OutputSite(
-            hook.module, (), 1, n_heads, features, n_queries, (hook,), projection, n_padding=n_padding
-        )
-    return found
+def _unmatched_site(traced: Trace, plan: AttentionPlan, calls: TracedCalls, i: int) -> OutputSite:
+    """The site of attention that no product in the trace is seen to multiply by values."""
+    graph, (n_windows, n_heads, n_queries, _) = traced.graph, plan.sites[i].shape
+    if plan.from_outputs:
+        probs = reported_probs(traced, i)
+    else:
+        nodes = [node for node in graph.nodes if node.op in SOFTMAX and is_call(node, plan.sites[i])]
+        probs = Ref(nodes[0].index) if len(nodes) == 1 and n_windows == 1 else None
+    projection = None if probs is None else projection_without(graph, probs, n_heads)
+    hook = None if projection is None else _hook_point(traced, projection, n_queries)
+    if projection is None or hook is None:
+        calls.product(i)  # says why it is not matched
+        raise RuntimeError("a call without a product")
+    entering, _ = entering_projection(graph, projection.node)
+    n_tokens = graph.value(entering).numel() // len(projection.matrix)
+    return OutputSite(
+        name=hook.module,
+        products=(),
+        n_windows=1,
+        n_heads=n_heads,
+        n_features=projection.rows.shape[1],
+        n_queries=n_queries,
+        hooks=(hook,),
+        projection=projection,
+        n_padding=max(0, n_tokens - n_queries) if plan.from_outputs else 0,
+    )
 
 
 def _same_memory(ours: Tensor, theirs: Tensor) -> bool:

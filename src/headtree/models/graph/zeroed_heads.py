@@ -1,8 +1,9 @@
-"""The output projection of heads whose attention is known only from what the model returns.
+"""The output projection of heads whose products with values are not seen: by what changes without each head.
 
 Bands (Longformer) and hash buckets (Reformer) are multiplied by values in chunks, so no product shows the heads
-side by side. But the attention that the model returns comes from a value that it also uses. Without a head's share
-of that value, just the features change that the head hands to the output projection.
+side by side. But without a head's share of the attention, just those features change that the head hands to the
+output projection. Where attention is known only from what a model returns, that comes from a value that the model
+also uses.
 """
 
 from __future__ import annotations
@@ -15,15 +16,12 @@ from headtree.models.graph.forward_graph import Graph, Ref, Trace
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
 
 
-def projection_of_reported(traced: Trace, i: int, n_heads: int) -> OutputProjection | None:
-    """The projection that heads of a reported layer enter, each by features of its own; None if there is none."""
-    graph, reported = traced.graph, traced.reported[i]
-    finder = ProjectionFinder(graph, [])
-    probs = None if reported is None else _used_value(graph, finder.users, reported)
-    projection = None if probs is None else finder.projection_after(probs.node)
-    if probs is None or projection is None:
+def projection_without(graph: Graph, probs: Ref, n_heads: int) -> OutputProjection | None:
+    """The projection that heads with some attention enter, each by features of its own; None if there is none."""
+    found = ProjectionFinder(graph, []).projection_after(probs.node)
+    if found is None:
         return None
-    node, matrix = projection
+    node, matrix = found
     entering, axis = entering_projection(graph, node)
     for head_axis, size in enumerate(graph.value(probs).shape):
         if size == n_heads:
@@ -33,9 +31,12 @@ def projection_of_reported(traced: Trace, i: int, n_heads: int) -> OutputProject
     return None
 
 
-def _used_value(graph: Graph, users: list[list[int]], reported: Ref) -> Ref | None:
-    """The value that a reported layer was only sliced or moved from, and that the model uses itself."""
-    ref, seen = reported, {reported.node}
+def reported_probs(traced: Trace, i: int) -> Ref | None:
+    """The attention that a reported layer was only sliced or moved from, and that the model uses itself."""
+    graph, ref = traced.graph, traced.reported[i]
+    if ref is None:
+        return None
+    users, seen = graph.users(), {ref.node}
     while set(users[ref.node]) <= seen:
         sources = [source for source in graph.node(ref).inputs if graph.node(source).is_activation]
         if not sources:
