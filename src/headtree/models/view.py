@@ -387,7 +387,7 @@ class ModelView:
         if texts is not None:
             texts = checked_texts(texts, "texts")  # before the tokenizer, which may also be missing
             self.tokenizer  # noqa: B018  (if it is missing, fail before loading the weights)
-        view = self._for_modality(modality)
+        view = self.for_modality(modality)
         with view.ready():
             readers = self._tokenizer, self._processor, self.files
             items = model_inputs(view.model, texts, images, inputs, targets, tokens, *readers)
@@ -456,7 +456,7 @@ class ModelView:
         with on_device(self.model, self.device), evaluating(self.model):
             yield
 
-    def _for_modality(self, modality: str) -> ModelView:
+    def for_modality(self, modality: str) -> ModelView:
         """The view itself, or for a two-tower model (CLIP) the view of the tower that reads this kind of input."""
         tower = facts.select_tower(self.model, modality)
         if tower is self.model:
