@@ -11,7 +11,7 @@ import torch
 
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
-from headtree.questionnaire.settings import SAMPLES, Questionnaire
+from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
 
 #: Levels of a tree on one axis, as many as are usual: folders are drawn for every pair of levels.
@@ -84,5 +84,7 @@ def working_bytes(shape: tuple[int, ...], settings: Questionnaire) -> int:
         n_features = min(math.prod(2 * length for length in others), samples * _LEVELS ** len(others))
         features = 4 * n * n_features
         sums = 8 * math.prod(length + 1 for length in others) + 4 * _LANES * math.prod(others) * (axis > 0)
-        most = max(most, features + max(torch.get_num_threads() * sums, features) + 8 * _SQUARES * n * n)
+        taken = 12 * min(math.prod(shape) // 2, EXACT_PRODUCTS // n)  # slices for first affinities, with copies
+        at_once = max(torch.get_num_threads() * sums, features, taken - features)
+        most = max(most, features + at_once + 8 * _SQUARES * n * n)
     return most + sum(2 * 8 * n * n for n in shape)

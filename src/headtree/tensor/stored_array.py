@@ -34,6 +34,10 @@ class StoredArray(LazyArray):
 
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Tensor:
         """The entries at all combinations of the indices along each axis."""
+        for axis, each in enumerate(index):
+            if not isinstance(each, slice) and np.ptp(each) + 1 > 2 * len(each):  # few of many: one by one
+                singles = [(*index[:axis], slice(int(i), int(i) + 1), *index[axis + 1 :]) for i in each]
+                return torch.cat([self.read(single) for single in singles], dim=axis).to(device)
         spans = tuple(each if isinstance(each, slice) else _span(each) for each in index)
         block = _checks.real_tensor(self[spans], self.name)
         for axis, (each, span) in enumerate(zip(index, spans, strict=True)):
