@@ -1,8 +1,5 @@
 """Runs within a limit of memory: the same files, and a line that says what is too large."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -103,32 +100,3 @@ def test_bad_limits_are_one_line_and_nothing_is_written(tmp_path, options, messa
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
-
-
-PEAK = """
-import resource, sys
-import numpy as np, torch
-import headtree as ht
-from headtree.pipeline.input_tasks import organized
-from headtree.pipeline.memory_limit import memory_in_use
-
-torch.set_num_threads(1)
-settings = ht.Questionnaire(n_iter=1, samples=32)
-small = np.random.default_rng(0).normal(size=(4, 8, 8)).astype(np.float32)
-ht.organize(ht.AttentionTensor.from_array(small), settings)  # loads what there is to load
-att = ht.AttentionTensor.open(sys.argv[1])
-before = memory_in_use()
-organized(att, False, settings, "cpu", before + int(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
-"""
-
-
-def test_a_real_process_keeps_to_the_limit(tmp_path):
-    """126 MB of scores, which take eight times as much when they are centred as a whole."""
-    x = np.random.default_rng(0).integers(-8, 8, (120, 512, 512), dtype=np.int8).astype(np.float32)
-    ht.AttentionTensor.from_array(x).save(tmp_path / "x.zarr")
-    limit = 300_000_000
-    command = [sys.executable, "-c", PEAK, str(tmp_path / "x.zarr"), str(limit)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout) < limit

@@ -20,7 +20,7 @@ _LEVELS = 12
 _SQUARES = 6
 #: Slices that the kernel of folder sums reads side by side.
 _LANES = 16
-#: Chunks of Zarr that are being read, libraries that are loaded on first use, and gaps in the heap: measured.
+#: Chunks of Zarr that are being read, libraries that are loaded on first use, and gaps in the heap.
 _OTHER = 72 << 20
 #: Copies of a tensor while its scores are centred or while it is measured, most of them in float64.
 _COPIES = 8
