@@ -3,7 +3,6 @@ import json
 import shutil
 from dataclasses import replace
 
-
 import numpy as np
 import pytest
 import xarray
