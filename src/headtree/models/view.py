@@ -33,6 +33,7 @@ from headtree.models.logit_lens import lenses_of
 from headtree.models.model_dtype import check_not_loaded, checked_model_dtype
 from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.relevance import Relevance, Target, relevance_of
+from headtree.models.token_tensor import TokenTensor, token_tensors
 from headtree.models.value_norms import value_norms
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
@@ -284,6 +285,27 @@ class ModelView:
         """
         given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
         return lenses_of(self.prepare(kind="probs", **given, **options))
+
+    def token_tensor(
+        self, *, texts: Any = None, images: Any = None, inputs: Any = None, memory_limit: float | None = None,
+        **options: Any,
+    ) -> list[TokenTensor]:
+        """What of the residual stream at each token comes from each input token, one `TokenTensor` per input.
+
+        The network is frozen on the input: attention probabilities, scales of norms, gates, and of activation
+        functions the ratio of result to argument. Each token then goes through it alone (TensorLens, arXiv
+        2601.17958). A model with another operation that is not linear then is refused.
+
+        Parameters
+        ----------
+        texts, images, inputs, **options
+            As in `headtree.capture`.
+        memory_limit : float, optional
+            Bytes that may be used in addition to the model; by default 80 % of the free memory. Tokens go through
+            the network in batches within this limit. An input that would need more is refused before it runs.
+        """
+        given = {"texts": texts, "images": images, "inputs": inputs}
+        return token_tensors(self.prepare(kind="probs", **given, **options), memory_limit)
 
     def head_similarity(
         self, *, texts: Any = None, images: Any = None, inputs: Any = None, kind: str = "function", **options: Any

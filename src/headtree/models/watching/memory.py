@@ -40,17 +40,23 @@ def working_bytes(call_entries: int, kind: str, output_bytes: int) -> int:
 
 def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int, advice: str) -> None:
     """Raise an error if a capture would not fit into memory, before it starts."""
-    allowed = available_memory() * _SHARE if limit is None else limit
+    allowed, source = allowed_memory(limit)
     if estimate.total <= allowed:
         return
-    source = "memory_limit" if limit is not None else f"{_SHARE:.0%} of the free memory"
     smaller = "a smaller batch_size, " if batch_size > 1 else ""
     raise InvalidValueError(
         f"this capture needs about {format_bytes(estimate.total)} (results {format_bytes(estimate.result)}, masks "
         f"{format_bytes(estimate.masks)}, while running {format_bytes(estimate.working)}), but {source} is "
-        f"{format_bytes(int(allowed))}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
+        f"{format_bytes(allowed)}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
         "window=… or dtype='float16', or raise memory_limit"
     )
+
+
+def allowed_memory(limit: float | None) -> tuple[int, str]:
+    """Bytes that work may use, and what sets this limit: what the user gave, or a share of the free memory."""
+    if limit is not None:
+        return int(limit), "memory_limit"
+    return int(available_memory() * _SHARE), f"{_SHARE:.0%} of the free memory"
 
 
 def available_memory() -> int:
