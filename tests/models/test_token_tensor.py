@@ -219,7 +219,8 @@ def test_reductions_are_those_of_the_parts(causal):
     parts = torch.from_numpy(found.parts.values).permute(1, 2, 0, 3)[1:]  # layer, query, key, feature
     final = found.residual[-1]
     norms, shares = found.reduce(), found.reduce("projection")
-    assert norms.shape == (3, 9, 9) and norms.kind == "weighted" and shares.kind == "scores"
+    assert norms.shape == (3, 9, 9)
+    assert (norms.kind, shares.kind) == ("weighted", "scores")
     torch.testing.assert_close(norms.values, parts.norm(dim=-1))
     expected = torch.einsum("lqkw,qw->lqk", parts, final) / (final * final).sum(-1)[:, None]
     torch.testing.assert_close(shares.values, expected, atol=1e-6, rtol=1e-4)
@@ -232,7 +233,8 @@ def test_later_tokens_contribute_nothing_and_are_masked(causal):
     (found,) = view.token_tensor(inputs=given)
     att = found.reduce("projection")
     assert torch.equal(att.mask[0], torch.ones(9, 9, dtype=torch.bool).triu(1))
-    assert att.provenance["causal"] and att.provenance["token_tensor"] == {"by": "projection"}
+    assert att.provenance["causal"]
+    assert att.provenance["token_tensor"] == {"by": "projection"}
     assert len(ht.organize(att).trees.head.labels[0]) == 3
 
 
@@ -260,7 +262,8 @@ def test_of_one_row_of_logits_the_queries_that_it_reads():
     with prepared.view.ready(), torch.no_grad():
         frozen = token_tensor.frozen_pass(prepared, prepared.items[0])
         slope = frozen.directions(frozen.traced.logits, 3)
-    assert slope[0].abs().max() > 0 and slope[1:].abs().max() == 0
+    assert slope[0].abs().max() > 0
+    assert slope[1:].abs().max() == 0
 
 
 def test_batches_within_a_memory_limit_give_the_same(causal, monkeypatch):
@@ -298,14 +301,16 @@ def test_a_change_that_the_graph_does_not_see_is_named():
             return y + self.heads(y)
 
     net = nn.Sequential(Overwrites(torch.nn.functional.gelu)).eval()
-    with pytest.raises(ht.HeadtreeError, match="cannot be frozen|no residual stream"):
+    with pytest.raises(ht.HeadtreeError, match=r"cannot be frozen|no residual stream"):
         ht.ModelView(net).token_tensor(inputs=torch.randn(1, 6, 16))
 
 
 def test_inputs_too_long_for_the_limit_say_what_would_fit(causal):
     view, _ = causal
     ids = torch.randint(5, 60, (1, 60))
-    with pytest.raises(ht.HeadtreeError, match=r"60 tokens needs about .* memory_limit is .* tokens would fit") as error:
+    with pytest.raises(
+        ht.HeadtreeError, match=r"60 tokens needs about .* memory_limit is .* tokens would fit"
+    ) as error:
         view.token_tensor(inputs={"input_ids": ids}, memory_limit=2e5)
     fits = int(str(error.value).split("tokens=")[1].split(",")[0])
     view.token_tensor(inputs={"input_ids": ids[:, :fits]}, memory_limit=2e5)

@@ -25,6 +25,7 @@ from headtree.progress import progress
 if TYPE_CHECKING:
     import pandas as pd
 
+
 @dataclass(frozen=True, eq=False)
 class PathLengths:
     """Contributions of the paths of a network of attention and skip connections, by length 0 … L.

@@ -1,4 +1,4 @@
-"""`ModelView`, a model to look into, and the functions that are shortcuts to its methods."""
+"""`ModelView`, a model to look into."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -17,12 +16,13 @@ from torch import Tensor, nn
 from xarray import DataArray
 
 from headtree._checks import checked_device
-from headtree.errors import HeadtreeError, InvalidTypeError
+from headtree.errors import HeadtreeError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
-from headtree.models.capture_options import check_not_given, check_options, check_scores, the_one_given, value_dtype
+from headtree.models.capture_options import check_options, check_scores, the_one_given, value_dtype
 from headtree.models.functional_similarity import check_is_function, functional_similarity
+from headtree.models.generation import prompt_of
 from headtree.models.graph.forward_graph import Trace, trace
 from headtree.models.graph.head_weights import HeadWeights, weights_of
 from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
@@ -38,12 +38,10 @@ from headtree.models.value_norms import value_norms
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
+from headtree.models.watching.query_choice import Queries, check_rows
 from headtree.models.watching.select import Window, parse_window, select
 from headtree.similarity.head_similarity import HeadSimilarity
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
-
-#: Options of `ModelView` itself; the shortcut functions pass all other options to its methods.
-_VIEW_OPTIONS = ("tokenizer", "processor", "revision", "trust_remote_code", "device", "model_dtype")
 
 
 class ModelView:
@@ -150,6 +148,8 @@ class ModelView:
         heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
         tokens: int | None = None,
         window: Window | None = None,
+        queries: Queries | None = None,
+        generate: int | None = None,
         targets: Sequence[str] | None = None,
         batch_size: int | None = None,
         dtype: str | None = None,
@@ -166,6 +166,8 @@ class ModelView:
             heads=heads,
             tokens=tokens,
             window=window,
+            queries=queries,
+            generate=generate,
             targets=targets,
             batch_size=batch_size,
             dtype=dtype,
@@ -174,35 +176,14 @@ class ModelView:
         return prepared.run()
 
     def cache(
-        self,
-        *,
-        texts: Sequence[str] | None = None,
-        images: Sequence[Any] | None = None,
-        inputs: Any = None,
-        part: str | None = None,
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
-        tokens: int | None = None,
-        targets: Sequence[str] | None = None,
-        dtype: str | None = None,
+        self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
     ) -> list[ActivationCache]:
         """What heads read and write and the residual stream around them, one `ActivationCache` per input.
 
         The arguments are those of `headtree.capture`.
         """
-        prepared = self.prepare(
-            texts=texts,
-            images=images,
-            inputs=inputs,
-            kind="probs",
-            part=part,
-            layers=layers,
-            heads=heads,
-            tokens=tokens,
-            targets=targets,
-            dtype=dtype,
-        )
-        return caches_of(prepared)
+        given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
+        return caches_of(self.prepare(kind="probs", **given, **options))
 
     def weights(
         self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
@@ -287,7 +268,12 @@ class ModelView:
         return lenses_of(self.prepare(kind="probs", **given, **options))
 
     def token_tensor(
-        self, *, texts: Any = None, images: Any = None, inputs: Any = None, memory_limit: float | None = None,
+        self,
+        *,
+        texts: Any = None,
+        images: Any = None,
+        inputs: Any = None,
+        memory_limit: float | None = None,
         **options: Any,
     ) -> list[TokenTensor]:
         """What of the residual stream at each token comes from each input token, one `TokenTensor` per input.
@@ -396,6 +382,8 @@ class ModelView:
         heads: Any = None,
         tokens: int | None = None,
         window: Window | None = None,
+        queries: Queries | None = None,
+        generate: int | None = None,
         targets: Any = None,
         batch_size: int | None = None,
         dtype: str | None = None,
@@ -407,13 +395,16 @@ class ModelView:
         """
         modality = the_one_given({"texts": texts, "images": images, "inputs": inputs})
         check_options(kind, batch_size, dtype, modality, tokens, targets)
+        check_rows(window, queries, generate)
         if texts is not None:
             texts = checked_texts(texts, "texts")  # before the tokenizer, which may also be missing
             self.tokenizer  # noqa: B018  (if it is missing, fail before loading the weights)
-        view = self._for_modality(modality)
+        view = (self if generate is None else self.headed)._for_modality(modality)
         with view.ready():
             readers = self._tokenizer, self._processor, self.files
             items = model_inputs(view.model, texts, images, inputs, targets, tokens, *readers)
+            if generate is not None:
+                items = [prompt_of(view.model, item, generate) for item in items]
             plan = view.plan(items[0])
             selection = select(plan, part, layers, heads, of_one_shape=of_one_shape)
             if kind == "weighted":
@@ -429,6 +420,8 @@ class ModelView:
             kind=kind,
             dtype=value_dtype(view.model, dtype),
             window=parse_window(window),
+            queries=queries,
+            generate=generate,
             batch_size=batch_size,
             part=part,
         )
@@ -496,27 +489,3 @@ class ModelView:
         view.__dict__["model"] = model
         view._plans, view._traced, view._output_sites, view._towers, view.when_planned = {}, None, {}, {}, []
         return view
-
-
-def as_view(model: Any, **given: Any) -> ModelView:
-    """Make a view of a model; a view is returned unchanged."""
-    if not isinstance(model, ModelView):
-        return ModelView(model, **given)
-    check_not_given(given)
-    return model
-
-
-def view_and_options(model: Any, options: Mapping[str, Any]) -> tuple[ModelView, dict[str, Any]]:
-    """A view of the model, and those options of `headtree.capture` that are not about the view itself."""
-    known = {*_VIEW_OPTIONS, *signature(ModelView.prepare).parameters} - {"self", "of_one_shape"}
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InvalidTypeError(f"{unknown[0]} is not an option here; the options are {', '.join(sorted(known))}")
-    view = as_view(model, **{name: value for name, value in options.items() if name in _VIEW_OPTIONS})
-    return view, {name: value for name, value in options.items() if name not in _VIEW_OPTIONS}
-
-
-def prepare(model: Any, **options: Any) -> PreparedInputs:
-    """Prepare inputs on a model or a view of one; the options are those of `headtree.capture`."""
-    view, others = view_and_options(model, options)
-    return view.prepare(**others)

@@ -164,7 +164,7 @@ class _Loaded(Sequence[AttentionTensor]):
 
 
 def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng: Any, **given: Any) -> ModelTables:
-    from headtree.models.view import prepare
+    from headtree.models.given_model import prepare
 
     part = given.pop("part", tensors[0].provenance.get("part"))
     return model_tables(_Loaded(tensors), prepare(model, kind="probs", part=part, **given), target, rng)

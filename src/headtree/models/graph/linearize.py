@@ -26,6 +26,7 @@ from headtree.models.graph.live_nodes import (
     ratio,
 )
 
+
 class LinearMap:
     """The map from one value of a graph to others, with nonlinear operations frozen.
 

@@ -42,10 +42,10 @@ JOINT: dict[Any, tuple[int, ...]] = {
     aten.copy_.default: (1,),
     aten.slice_scatter.default: (0, 1),
     aten.select_scatter.default: (0, 1),
-    **{op: (0, 3) for op in (aten.index_add.default, aten.index_add_.default)},
-    **{op: (0, 3) for op in (aten.scatter.src, aten.scatter_.src)},
-    **{op: (0, 3) for op in (aten.scatter_add.default, aten.scatter_add_.default)},
-    **{op: (0, 2) for op in (aten.index_put.default, aten.index_put_.default)},
+    **dict.fromkeys((aten.index_add.default, aten.index_add_.default), (0, 3)),
+    **dict.fromkeys((aten.scatter.src, aten.scatter_.src), (0, 3)),
+    **dict.fromkeys((aten.scatter_add.default, aten.scatter_add_.default), (0, 3)),
+    **dict.fromkeys((aten.index_put.default, aten.index_put_.default), (0, 2)),
 }
 ADDITIONS = (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor)
 FACTORS = (aten.mul.Tensor, aten.mul_.Tensor)
@@ -92,9 +92,7 @@ def find_live(graph: Graph, start: Ref, frozen: Collection[int], activations: bo
     """The nodes that depend on `start` linearly; a node that depends on it in another way counts as a constant."""
     found = LiveNodes(activations, {start.node})
     for node in graph.nodes[start.node + 1 :]:
-        inputs = [
-            ref for ref in node.inputs if ref == start or (ref.node in found.live and ref.node != start.node)
-        ]
+        inputs = [ref for ref in node.inputs if ref == start or (ref.node in found.live and ref.node != start.node)]
         if inputs and node.index not in frozen and (_is_linear(node, inputs) or _can_freeze(found, node, inputs)):
             found.live.add(node.index)
             if activations:
