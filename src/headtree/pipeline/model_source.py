@@ -23,6 +23,7 @@ from headtree.models import facts
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import NAMES, BundledNetwork, load_bundled
 from headtree.models.functional_similarity import functional_similarity
+from headtree.models.generation import written_items
 from headtree.models.inputs import ModelInput
 from headtree.models.model_dtype import checked_model_dtype
 from headtree.models.model_files import is_gguf
@@ -58,9 +59,16 @@ class ModelCapture:
     source: ModelSource | None = None  #: where further inputs come from
     _captured: dict[int, AttentionTensor] = field(default_factory=dict, repr=False)  # the rest of the last batch
 
+    @cached_property
+    def read(self) -> PreparedInputs:
+        """The inputs as texts to read: what the model wrote is part of them."""
+        if self.prepared.generate is None:
+            return self.prepared
+        return replace(self.prepared, items=tuple(written_items(self.prepared)), generate=None)
+
     def to_run_again(self) -> dict[str, Any]:
         """The view of the model, and the keyword arguments of its forward method for each input."""
-        again = {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.prepared.items]}
+        again = {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.read.items]}
         try:
             self.whole()
         except InvalidValueError:  # layers of unequal shapes, of which only some can be measured together
@@ -69,7 +77,7 @@ class ModelCapture:
 
     def for_effects(self) -> dict[str, Any]:
         """Arguments of `head_effects`: the inputs of the run, then further ones, on which no head is ablated."""
-        prepared = self.prepared
+        prepared = self.read
         items = prepared.items if self.source is None else self.source.further(prepared)
         return {
             "model": prepared.view,
@@ -83,11 +91,11 @@ class ModelCapture:
 
     def functional_similarity(self) -> HeadSimilarity:
         """Which heads do alike on the inputs of the run."""
-        return functional_similarity(replace(self.prepared, kind="probs", window=(slice(None), slice(None))))
+        return functional_similarity(replace(self.read, kind="probs", window=(slice(None), slice(None))))
 
     def whole(self) -> PreparedInputs:
         """The inputs with all layers and heads of the model selected."""
-        return replace(self.prepared, selection=select(self.prepared.plan, self.prepared.part, None, None))
+        return replace(self.read, selection=select(self.prepared.plan, self.prepared.part, None, None))
 
     def tensor(self, i: int) -> AttentionTensor:
         """Run the model on one input alone, or on the batch it belongs to if a batch size was given.
@@ -125,6 +133,10 @@ class ModelSource:
         which then reads its own samples.
     images : path, optional
         A folder of images, used in alphabetical order.
+    prompts : sequence of str
+        Texts themselves, one input each.
+    generate : int, optional
+        Number of tokens that the model writes after each prompt, whose attention is captured then.
     inputs : int
         Number of inputs; fewer if the text, folder or samples are fewer.
     tokens : int, optional
@@ -145,6 +157,8 @@ class ModelSource:
     model: str
     text: Path | None = None
     images: Path | None = None
+    prompts: Sequence[str] = ()
+    generate: int | None = None
     inputs: int = INPUTS
     tokens: int | None = None
     kind: Kind = "scores"
@@ -158,13 +172,21 @@ class ModelSource:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.text is not None and self.images is not None:
-            raise InvalidTypeError("give either a text or images, not both: a run has one kind of input")
-        if self.text is None and self.images is None and not self.is_bundled:
+        n_kinds = sum([self.text is not None, self.images is not None, bool(self.prompts)])
+        if n_kinds > 1:
             raise InvalidTypeError(
-                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images"
+                "give either a text, images or prompts, not several of them: a run has one kind of input"
             )
-        for name in ("inputs", "tokens", "batch_size"):
+        if not n_kinds and not self.is_bundled:
+            raise InvalidTypeError(
+                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images, or "
+                "give a text itself with --prompt"
+            )
+        if self.generate is not None and not self.prompts:
+            raise InvalidTypeError("generate needs a text to go on from; give one with --prompt")
+        if self.tokens is not None and self.prompts:
+            raise InvalidTypeError("tokens cut a text file into inputs; leave --tokens out with --prompt")
+        for name in ("inputs", "tokens", "batch_size", "generate"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
@@ -205,6 +227,8 @@ class ModelSource:
         if self.images is not None:
             files = image_files(self.images)[: self.inputs]
             return {"type": "images", "files": {path.name: _file_hash(path) for path in files}}
+        if self.prompts:
+            return {"type": "prompts", "prompts": list(self.prompts), "generate": self.generate}
         return {"type": "samples"}
 
     def begin(self) -> ModelCapture:
@@ -227,7 +251,7 @@ class ModelSource:
             )
         network = load_bundled(self.model)
         network.model.to(device=checked_device(self.device), dtype=checked_model_dtype(self.dtype))
-        if self.text is None and self.images is None:
+        if self.text is None and self.images is None and not self.prompts:
             return self._of_samples(network)
         processor = _BundledProcessor(network)
         return self._of_files(ModelView(network.model, tokenizer=network.tokenizer, processor=processor))
@@ -247,6 +271,10 @@ class ModelSource:
             return self._ready(prepared, names, [_file_hash(path) for path in paths], [note], paths)
         if self.is_bundled and self.model == "vit":
             raise InvalidValueError(f"{self.model!r} reads images; name a folder of them with --images")
+        if self.prompts:
+            prepared = view.prepare(texts=list(self.prompts), generate=self.generate, **self._options)
+            hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
+            return self._ready(prepared, [f"prompt {i}" for i in range(len(hashes))], hashes, [])
         prepared, note = self._windows(view)
         hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
         return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, [note])
