@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
@@ -159,8 +160,53 @@ def perturbation_test(
     return PerturbationTest(tuple(chosen), shares, curves, output)
 
 
-def _checked_methods(methods: Sequence[str] | None, has_logits: bool) -> list[str]:
-    possible = [name for name in METHODS if has_logits or name != "token tensor (logit)"]
+def token_relevance(
+    model: Any,
+    *,
+    texts: Any = None,
+    images: Any = None,
+    inputs: Any = None,
+    methods: Sequence[str] | None = None,
+    **options: Any,
+) -> list[xr.DataArray]:
+    """How relevant each token is for each position after the last layer, by several methods beside each other.
+
+    Returns one array (method, query, key) per input. Methods have units of their own; only their order compares.
+
+    Parameters
+    ----------
+    model, texts, images, inputs, **options
+        As in `headtree.capture`.
+    methods : list of str, optional
+        As in `perturbation_test`, except "random".
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> network = ht.load_bundled("txl")
+    >>> given = {"input_ids": network.inputs[0]["input_ids"][:, :12]}
+    >>> (found,) = ht.token_relevance(network.model, inputs=given, tokenizer=network.tokenizer)
+    >>> found.sizes
+    Frozen({'method': 7, 'query': 12, 'key': 12})
+    >>> found.sel(method="rollout").isel(query=-1).sum().round(6).item()
+    1.0
+    """
+    view, others = view_and_options(model, options)
+    prepared = view.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
+    has_logits = prepared.view.traced(prepared.plan).logits is not None
+    chosen = _checked_methods(methods, has_logits, also_random=False)
+    found = []
+    for tensor in token_tensors(prepared, None):
+        explained = _Explained(prepared, tensor, has_logits)
+        matrices = np.stack([_MATRICES[method](explained).double().numpy() for method in chosen])
+        coords = {"method": chosen, "query": list(tensor.tokens), "key": list(tensor.tokens)}
+        found.append(xr.DataArray(matrices, dims=("method", "query", "key"), coords=coords))
+    return found
+
+
+def _checked_methods(methods: Sequence[str] | None, has_logits: bool, also_random: bool = True) -> list[str]:
+    without = {"token tensor (logit)": not has_logits, "random": not also_random}
+    possible = [name for name in METHODS if not without.get(name)]
     chosen = possible if methods is None else [methods] if isinstance(methods, str) else list(methods)
     wrong = [name for name in chosen if name not in possible]
     if wrong or not chosen:

@@ -179,8 +179,8 @@ class ModelSource:
             )
         if not n_kinds and not self.is_bundled:
             raise InvalidTypeError(
-                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images, or "
-                "give a text itself with --prompt"
+                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images, "
+                "or give a text itself with --prompt"
             )
         if self.generate is not None and not self.prompts:
             raise InvalidTypeError("generate needs a text to go on from; give one with --prompt")

@@ -1,9 +1,10 @@
-"""Which method knows best which tokens matter: the perturbation test on the bundled networks and MiniLM, in words."""
+"""Which method knows which tokens matter: the perturbation test on the bundled networks and MiniLM, in words."""
 
 from __future__ import annotations
 
 import csv
 import io
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,14 +34,13 @@ TOKENS = 48
 _TITLES = {"txl": "Transformer-XL (txl)", "vit": "ViT (vit)", "minilm": "MiniLM (minilm)"}
 
 _METHOD = (
-    "The tokens of an input are removed in the order of their relevance by each method, the most relevant first, in "
-    "eighths of all tokens. A token is removed by giving it the mean embedding of the input's tokens before the "
-    "first layer; the class token and special tokens at the ends, which are the same in all inputs, stay. The area "
-    "under the curve of the change of output is the mean change over all shares: the larger, the earlier the "
-    "important tokens came. Relevance is that for the last token (txl), the class token (vit), and the mean over "
-    "tokens (MiniLM, which has no logits: the change is 1 minus the cosine of the mean state). Intervals are 95 %, "
-    "over inputs, by Student's t; differences are of the same inputs. Nothing was chosen: there is one setting, and "
-    "the three reductions of the token tensor are all shown."
+    "The tokens of an input are removed in the order of their relevance by each method, the most relevant first, "
+    "in eighths of all tokens. A token is removed by giving it the mean embedding of the input's tokens before the "
+    "first layer; a class token, which is the same in all inputs, stays. The area under the curve of the change of "
+    "output is the mean change over all shares: the larger, the earlier the important tokens came. Relevance is "
+    "that for the last token (txl), for the class token (vit), and the mean over tokens (MiniLM, which has no "
+    "logits). Intervals are 95 %, over inputs, by Student's t; differences are of the same inputs. Nothing was "
+    "chosen: there is one setting, and the three reductions of the token tensor are all shown."
 )
 
 
@@ -77,8 +77,6 @@ def perturb(
 
 
 def _measure(name: str, n_inputs: int, say: Say | None) -> NetworkPerturbation:
-    import time
-
     start = time.perf_counter()
     view, inputs, about = _network(name, n_inputs)
     test = perturbation_test(view, inputs=inputs)
