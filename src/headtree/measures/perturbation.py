@@ -19,7 +19,10 @@ from headtree.measures.heads.rollout import attention_rollout, mean_attention
 from headtree.models.given_model import view_and_options
 from headtree.models.graph.forward_graph import Ref
 from headtree.models.graph.frozen_pass import FrozenPass
+from headtree.models.graph.read_stream import locate_stream
+from headtree.models.graph.stream_places import StreamPlaces
 from headtree.models.inputs import ModelInput
+from headtree.models.logit_lens import path_to_logits
 from headtree.models.module_stack import tensors_of
 from headtree.models.relevance import relevance_of
 from headtree.models.token_tensor import TokenTensor, frozen_pass, token_tensors
@@ -147,7 +150,7 @@ def perturbation_test(
     view, others = view_and_options(model, options)
     prepared = view.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
     tensors = token_tensors(prepared, None)
-    has_logits = prepared.view.traced(prepared.plan).logits is not None
+    has_logits = _has_logits(prepared)
     chosen = _checked_methods(methods, has_logits)
     removable = _removable([tensor.residual[0] for tensor in tensors])
     shares = np.linspace(0, 1, steps + 1)
@@ -171,7 +174,7 @@ def token_relevance(
 ) -> list[xr.DataArray]:
     """How relevant each token is for each position after the last layer, by several methods beside each other.
 
-    Returns one array (method, query, key) per input. Methods have units of their own; only their order compares.
+    Returns one array (by, query, key) per input. Methods have units of their own; only their order compares.
 
     Parameters
     ----------
@@ -187,21 +190,32 @@ def token_relevance(
     >>> given = {"input_ids": network.inputs[0]["input_ids"][:, :12]}
     >>> (found,) = ht.token_relevance(network.model, inputs=given, tokenizer=network.tokenizer)
     >>> found.sizes
-    Frozen({'method': 7, 'query': 12, 'key': 12})
-    >>> found.sel(method="rollout").isel(query=-1).sum().round(6).item()
+    Frozen({'by': 7, 'query': 12, 'key': 12})
+    >>> found.sel(by="rollout").isel(query=-1).sum().round(6).item()
     1.0
     """
     view, others = view_and_options(model, options)
     prepared = view.prepare(texts=texts, images=images, inputs=inputs, kind="probs", **others)
-    has_logits = prepared.view.traced(prepared.plan).logits is not None
+    has_logits = _has_logits(prepared)
     chosen = _checked_methods(methods, has_logits, also_random=False)
     found = []
     for tensor in token_tensors(prepared, None):
         explained = _Explained(prepared, tensor, has_logits)
         matrices = np.stack([_MATRICES[method](explained).double().numpy() for method in chosen])
-        coords = {"method": chosen, "query": list(tensor.tokens), "key": list(tensor.tokens)}
-        found.append(xr.DataArray(matrices, dims=("method", "query", "key"), coords=coords))
+        coords = {"by": chosen, "query": list(tensor.tokens), "key": list(tensor.tokens)}
+        found.append(xr.DataArray(matrices, dims=("by", "query", "key"), coords=coords))
     return found
+
+
+def _has_logits(prepared: PreparedInputs) -> bool:
+    """Whether the model returns logits, which are more than its residual stream itself."""
+    with prepared.view.ready():
+        stream = StreamPlaces(locate_stream(prepared))
+        try:
+            path_to_logits(prepared, stream)
+        except InvalidValueError:
+            return False
+    return True
 
 
 def _checked_methods(methods: Sequence[str] | None, has_logits: bool, also_random: bool = True) -> list[str]:
@@ -290,7 +304,8 @@ def _weighted(explained: _Explained) -> Tensor:
 
 def _relevance(explained: _Explained) -> Tensor:
     def size(output: Any) -> Tensor:
-        return next(tensors_of(output)).mean(dim=1).norm()
+        state: Tensor = next(tensors_of(output)).mean(dim=1)
+        return torch.linalg.vector_norm(state)
 
     target = None if explained.has_logits else size
     return torch.from_numpy(relevance_of(explained.prepared, explained.item, target).tokens)

@@ -217,8 +217,10 @@ def _joined(
         labels = (*labels, *map(str, tokenizer.convert_ids_to_tokens(list(ids))))
     n_before = int(before.shape[1])
     about = {**item.about, "generated": _about(model, tokenizer, before[0].tolist(), ids, cached)}
-    side = {"targets" if name == "decoder_input_ids" else "tokens": labels if tokenizer is not None else None}
-    return Written(replace(item, kwargs=kwargs, about=about, **side), n_before, tuple(ids), logits, cached)
+    known = labels if tokenizer is not None else None
+    tokens, targets = (known, item.targets) if name == "input_ids" else (item.tokens, known)
+    whole = replace(item, kwargs=kwargs, about=about, tokens=tokens, targets=targets)
+    return Written(whole, n_before, tuple(ids), logits, cached)
 
 
 def _about(model: nn.Module, tokenizer: Any, before: list[int], ids: Sequence[int], cached: bool) -> dict[str, Any]:

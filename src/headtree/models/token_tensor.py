@@ -157,7 +157,9 @@ class TokenTensor:
         with self.prepared.view.ready(), torch.no_grad():
             frozen = frozen_pass(self.prepared, self.item)
             final = self.residual[-1].to(frozen.value)
-            rows = {("projection", None): final / (final * final).sum(dim=-1, keepdim=True).clamp(min=1e-30)}
+            rows: dict[Any, Tensor] = {
+                ("projection", None): final / (final * final).sum(dim=-1, keepdim=True).clamp(min=1e-30)
+            }
             if by == "logit":
                 rows["logit", target] = _logit_directions(self.prepared, frozen, target)
             names = [("norm", None), *rows]
