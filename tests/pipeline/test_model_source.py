@@ -7,6 +7,7 @@ import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make_run import make_run
 from headtree.pipeline.model_source import ModelSource
+from headtree.pipeline.sources import TensorSource
 from headtree.runs.folder import OtherSettingsError
 from tests.runs.examples import QUICK
 
@@ -242,3 +243,14 @@ def test_prompts_alone_are_read(writer, tmp_path):
         ModelSource(model=str(writer), prompts=["w1 w2 w3 w4"]), tmp_path / "run", measures=QUICK, draw=False
     )
     assert run.attention[0].shape == (12, 6, 6)
+
+
+def test_token_tensors_make_a_run_with_figures_and_a_page(writer, tmp_path):
+    view = ht.ModelView(str(writer))
+    tensors = view.token_tensor(texts=["w1 w2 w3 w4 w5 w6", "w5 w6 w7 w8 w9 w1"])
+    for by in ("norm", "projection"):
+        source = TensorSource([tensor.reduce(by) for tensor in tensors])
+        run = make_run(source, tmp_path / by, measures=QUICK, draw=by == "norm")
+        assert run.attention[0].shape == (3, 8, 8)
+        assert run.attention[0].provenance["token_tensor"] == {"by": by}
+    assert (tmp_path / "norm" / "report.html").is_file()

@@ -304,8 +304,8 @@ def _weighted(explained: _Explained) -> Tensor:
 
 def _relevance(explained: _Explained) -> Tensor:
     def size(output: Any) -> Tensor:
-        state: Tensor = next(tensors_of(output)).mean(dim=1)
-        return torch.linalg.vector_norm(state)
+        state = next(tensors_of(output)).mean(dim=1)
+        return (state * state).sum().sqrt()
 
     target = None if explained.has_logits else size
     return torch.from_numpy(relevance_of(explained.prepared, explained.item, target).tokens)

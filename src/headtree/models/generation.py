@@ -88,7 +88,7 @@ def written_items(prepared: PreparedInputs) -> list[ModelInput]:
 
 
 def _written_tensor(prepared: PreparedInputs, item: ModelInput, i: int) -> AttentionTensor:
-    rows = _Rows(prepared, item)
+    rows = _WrittenRows(prepared, item)
     try:
         written = _write(prepared, item, rows)
         att = rows.tensor(written)
@@ -125,7 +125,7 @@ def _causal(att: AttentionTensor) -> dict[str, bool]:
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def _write(prepared: PreparedInputs, item: ModelInput, rows: _Rows | None) -> Written:
+def _write(prepared: PreparedInputs, item: ModelInput, rows: _WrittenRows | None) -> Written:
     """Let the model write with its cache, watched by `rows`; without a cache if it has none and nobody watches."""
     model, n = prepared.model, prepared.generate or 0
     if not facts.can_keep_a_cache(model) or prepared.plan.from_outputs:
@@ -256,7 +256,7 @@ def _check_cache(prepared: PreparedInputs, written: Written) -> None:
 # -- watching ------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
+class _WrittenRows:
     """Collects the attention of each token that a model writes, one row of every head at a time."""
 
     def __init__(self, prepared: PreparedInputs, item: ModelInput) -> None:
