@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree._memory import allowed_memory, format_bytes
 from headtree.depth.frozen_network import FrozenNetwork, check_sum, freeze
 from headtree.depth.norms import relative_residual
 from headtree.depth.residual import tokens_of, whole_network
@@ -19,7 +20,6 @@ from headtree.models.graph.read_stream import LocatedStream, locate_stream
 from headtree.models.graph.trace_memory import growth_of, trace_bytes
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
-from headtree.models.watching.memory import allowed_memory, format_bytes
 from headtree.progress import progress
 
 if TYPE_CHECKING:

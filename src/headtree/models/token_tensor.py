@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headtree._checks import checked_index
+from headtree._memory import allowed_memory, format_bytes
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.block_array import BlockArray, lazy
 from headtree.models.capture_options import check_all_heads
@@ -29,7 +30,6 @@ from headtree.models.graph.trace_memory import growth_of, held_bytes, trace_byte
 from headtree.models.inputs import ModelInput
 from headtree.models.logit_lens import logits_ref, path_to_logits
 from headtree.models.watching.collect import PreparedInputs, token_labels
-from headtree.models.watching.memory import allowed_memory, format_bytes
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId, Kind
 from headtree.tensor.hidden_mask import future_keys

@@ -23,9 +23,11 @@ from headtree.models.activation_cache import ActivationCache, caches_of
 from headtree.models.capture_options import check_options, check_scores, the_one_given, value_dtype
 from headtree.models.functional_similarity import check_is_function, functional_similarity
 from headtree.models.generation import prompt_of
+from headtree.models.graph.edit_outputs import unedited
 from headtree.models.graph.forward_graph import Trace, trace
+from headtree.models.graph.gates import without_gates
 from headtree.models.graph.head_weights import HeadWeights, weights_of
-from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
+from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, model_inputs
 from headtree.models.logit_attribution import LogitAttribution, attributions_of
@@ -435,7 +437,7 @@ class ModelView:
             if key in self._plans:
                 return self._plans[key]
         with unedited():
-            plan = make_plan(self.model, item)
+            plan = without_gates(make_plan(self.model, item), self.model)
         is_short = plan.probe is not item  # else it holds for inputs of this length only
         self._plans[register.n_changes(), is_short, *plan.probe.layout()] = plan
         for activate in list(self.when_planned):
@@ -486,6 +488,6 @@ class ModelView:
         view = copy.copy(self)
         for name in ("provenance", "headed"):
             view.__dict__.pop(name, None)
-        view.__dict__["model"] = model
+        view.model = model
         view._plans, view._traced, view._output_sites, view._towers, view.when_planned = {}, None, {}, {}, []
         return view

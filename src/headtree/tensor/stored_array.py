@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from headtree import _checks
+from headtree._lazy_array import AxisIndex, LazyArray
 from headtree.errors import InvalidValueError
 
 
 @dataclass(frozen=True, eq=False)
-class StoredArray:
+class StoredArray(LazyArray):
     """An array in a Zarr folder, or the beginning of one of its slices; entries are read when indexed.
 
     A folder may be replaced after it was opened, and new entries must not be read under old labels: every read
     compares the identity of the folder with the one it had when it was opened.
     """
+
+    held = "on disk"
 
     path: Path
     name: str
@@ -26,10 +32,14 @@ class StoredArray:
     dtype: np.dtype[Any] = field(repr=False)
     index: int | None = None  #: slice of the stored array along its first axis; it may be longer than `shape`
 
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
+    def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Tensor:
+        """The entries at all combinations of the indices along each axis."""
+        spans = tuple(each if isinstance(each, slice) else _span(each) for each in index)
+        block = _checks.real_tensor(self[spans], self.name)
+        for axis, (each, span) in enumerate(zip(index, spans, strict=True)):
+            if not isinstance(each, slice):
+                block = block.index_select(axis, torch.from_numpy(np.asarray(each) - span.start))
+        return block.to(device)
 
     def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
         if self.index is None:
@@ -56,6 +66,11 @@ class StoredArray:
         if group.attrs.get("identity") != self.identity:
             raise InvalidValueError(f"{self.path} was replaced after this tensor was opened; open it again")
         return group[self.name]
+
+
+def _span(index: Any) -> slice:
+    """The range from the first to the last of some indices."""
+    return slice(int(np.min(index)), int(np.max(index)) + 1)
 
 
 def _basic(index: Any, shape: tuple[int, ...]) -> tuple[slice | int, ...] | None:
