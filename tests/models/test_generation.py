@@ -104,8 +104,7 @@ def test_labels_and_provenance_tell_the_text(tokenizer):
     assert about["prompt"] == "[CLS] w1 w2 w3 [SEP]"
     assert about["text"] == tokenizer.decode(about["ids"])
     assert att.provenance["causal"]
-    assert ht.attention_rollout  # queries are the last keys, as measures expect them
-    roles = ht.head_roles([att])
+    roles = ht.head_roles([att])  # queries are the last keys, as measures expect them
     assert len(roles.heads) == 12
 
 
