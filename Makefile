@@ -5,6 +5,7 @@
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
 # make similarities  writes the tables of docs/similarities.md
+# make tokens    writes the tables of docs/token_tensor.md
 # make clean     removes the environment and all caches
 PYTHON ?= python3
 VENV   ?= .venv
@@ -12,7 +13,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
-.PHONY: findings similarities sweep test lint demo bench clean
+.PHONY: findings similarities tokens sweep test lint demo bench clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -33,6 +34,10 @@ findings: $(STAMP)
 # Every similarity of heads on four networks; half an hour. PICTURES=FOLDER, with CIFAR-10, adds the ViT's function.
 similarities: $(STAMP)
 	$(BIN)/headtree reproduce --similarities $(if $(PICTURES),--pictures $(PICTURES)) -o runs/similarities --into docs/similarities.md
+
+# Which method knows which tokens matter, on three networks; ten minutes.
+tokens: $(STAMP)
+	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/token_tensor.md
 
 # Random weights, no downloads; takes five to ten minutes.
 sweep: $(STAMP)

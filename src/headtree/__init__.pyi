@@ -21,6 +21,7 @@ from .measures.heads.roles import Roles, head_roles
 from .measures.heads.rollout import attention_rollout
 from .measures.invariance import SoftmaxInvariance, softmax_invariance
 from .measures.overlap import overlap
+from .measures.perturbation import PerturbationTest, perturbation_test, token_relevance
 from .measures.regularity import HolderExponent, Regularity, holder_exponent, regularity
 from .measures.similarity import head_similarity
 from .measures.sparsity import (
@@ -40,6 +41,7 @@ from .models.graph.head_weights import HeadWeights
 from .models.logit_attribution import LogitAttribution
 from .models.register import register_attention, unregister_attention
 from .models.relevance import Relevance
+from .models.token_tensor import TokenTensor
 from .models.view import ModelView
 from .questionnaire.organization import Organization
 from .questionnaire.organize import organize, organize_array
@@ -79,6 +81,7 @@ __all__ = [
     "Paraproduct",
     "PartitionTree",
     "PathLengths",
+    "PerturbationTest",
     "Questionnaire",
     "RankResidual",
     "Regularity",
@@ -90,6 +93,7 @@ __all__ = [
     "Sparsity",
     "Stability",
     "TensorHaarBasis",
+    "TokenTensor",
     "TreeAgreement",
     "__version__",
     "attention_relevance",
@@ -124,6 +128,7 @@ __all__ = [
     "overlap",
     "paraproduct",
     "path_lengths",
+    "perturbation_test",
     "rank_residual",
     "register_attention",
     "regularity",
@@ -131,6 +136,7 @@ __all__ = [
     "softmax_invariance",
     "sparsity",
     "stability",
+    "token_relevance",
     "tree_agreement",
     "tree_distance",
     "tree_emd",

@@ -9,6 +9,13 @@ from pathlib import Path
 SHARE = 0.8
 
 
+def allowed_memory(limit: float | None) -> tuple[int, str]:
+    """Bytes that work may use, and what sets this limit: what the user gave, or a share of the free memory."""
+    if limit is not None:
+        return int(limit), "memory_limit"
+    return int(available_memory() * SHARE), f"{SHARE:.0%} of the free memory"
+
+
 def available_memory() -> int:
     """Free bytes on this machine, within the limit of its container."""
     free = [_meminfo_available(), _cgroup_available()]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.models.view import prepare
+from headtree.models.given_model import prepare
 from headtree.questionnaire import settings as limits
 from headtree.tensor.factored_array import FactoredArray, LayerFactors
 from tests.models import zoo

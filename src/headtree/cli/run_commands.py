@@ -64,6 +64,15 @@ def run(
     model: Model,
     text: Text = None,
     images: Images = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="A text itself; give the option again for more inputs.")
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that the model writes after each --prompt; its attention while it writes is used."
+        ),
+    ] = None,
     inputs: Inputs = 20,
     tokens: Annotated[
         int | None, typer.Option(help="Tokens per input.", show_default="64, or the model's context")
@@ -126,6 +135,7 @@ def run(
     headtree run google/vit-base-patch16-224 --images photos --kind probs
     headtree run llama.gguf --text book.txt --layers 0-7 --device cuda --dtype bfloat16
     headtree run bert-base-uncased --text book.txt --dask local:4
+    headtree run gpt2 --prompt "Once upon a time" --generate 64
 
     The same command finishes an interrupted run, and does nothing if the run is complete.
     """  # noqa: D301
@@ -145,6 +155,8 @@ def run(
             model=model,
             text=text,
             images=images,
+            prompts=prompt or (),
+            generate=generate,
             inputs=inputs,
             tokens=tokens,
             kind=kind,  # type: ignore[arg-type]  # checked there

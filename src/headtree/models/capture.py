@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from headtree.models.given_model import as_view, view_and_options
 from headtree.models.graph.head_weights import HeadWeights
 from headtree.models.relevance import Relevance, Target
-from headtree.models.view import ModelView, as_view, view_and_options
+from headtree.models.view import ModelView
+from headtree.models.watching.query_choice import Queries
 from headtree.models.watching.select import Window
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
@@ -28,6 +30,8 @@ def capture(
     heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
     tokens: int | None = None,
     window: Window | None = None,
+    queries: Queries | None = None,
+    generate: int | None = None,
     targets: Sequence[str] | None = None,
     tokenizer: Any = None,
     processor: Any = None,
@@ -72,6 +76,13 @@ def capture(
     window : (start, stop), optional
         Range of queries and keys to capture; the model still reads the whole input. Pass two such pairs to give
         queries and keys different ranges.
+    queries : list of int or str, optional
+        Queries to capture, with all their keys: positions, negative ones from the end, or tokens, with or without
+        the tokenizer's mark of a new word. ``queries=[-1]`` is the last token, whose logits predict the next.
+    generate : int, optional
+        Let the model write that many tokens after each text, the likeliest one each time and past any end of
+        text, and capture its attention while it writes, with its cache. The queries are then the tokens it writes,
+        the keys all tokens before them and themselves. The model needs its language-model head.
     targets : list of str, optional
         Texts that the decoder of an encoder-decoder reads; by default the input text, shifted by one token.
     tokenizer, processor, revision, trust_remote_code, device, model_dtype
@@ -128,6 +139,8 @@ def capture(
         heads=heads,
         tokens=tokens,
         window=window,
+        queries=queries,
+        generate=generate,
         targets=targets,
         batch_size=batch_size,
         dtype=dtype,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import nn
@@ -11,6 +11,9 @@ from torch import nn
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.watching.probe import AttentionPlan
 from headtree.tensor.attention_tensor import Kind
+
+if TYPE_CHECKING:
+    from headtree.models.watching.collect import PreparedInputs
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -65,3 +68,10 @@ def check_not_given(given: Mapping[str, Any]) -> None:
             f"{', '.join(named)} must be given to ModelView itself, but model is already a view; leave "
             f"{'it' if len(named) == 1 else 'them'} out"
         )
+
+
+def check_all_heads(prepared: PreparedInputs, why: str) -> None:
+    """Refuse a selection of layers or heads where all of them are needed."""
+    n_heads = sum(prepared.plan.sites[i].shape[1] for i in prepared.selection.layers)
+    if len(prepared.selection.head_ids()) != n_heads:
+        raise InvalidValueError(f"layers and heads must be left out, since {why}")

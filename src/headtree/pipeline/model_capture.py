@@ -6,7 +6,7 @@ import io
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.measures.heads.from_model import ModelOfInputs
 from headtree.models.functional_similarity import checked_places, kernels_of_input
+from headtree.models.generation import written_items
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.memory import check_memory
@@ -41,6 +42,13 @@ class ModelCapture:
     source: ModelSource | None = None  #: where further inputs come from
     origin: ModelSource | None = None  #: how the model was loaded, and can be elsewhere
     _found: dict[str, Any] = field(default_factory=dict, repr=False)  # what is found once for all inputs
+
+    @cached_property
+    def read(self) -> PreparedInputs:
+        """The inputs as texts to read: what the model wrote is part of them."""
+        if self.prepared.generate is None:
+            return self.prepared
+        return replace(self.prepared, items=tuple(written_items(self.prepared)), generate=None)
 
     def batches(self) -> list[list[int]]:
         """Inputs that go through the model together: each alone, unless a batch size was given.
@@ -73,7 +81,7 @@ class ModelCapture:
     def to_diagnose(self) -> ModelOfInputs:
         """The model and the inputs for diagnostics."""
         found: ModelOfInputs = self._once("diagnosis", self._diagnosis)
-        return replace(found, prepared=replace(found.prepared, items=self.prepared.items))
+        return replace(found, prepared=replace(found.prepared, items=self.read.items))
 
     def _diagnosis(self) -> ModelOfInputs:
         layers = None
@@ -81,7 +89,7 @@ class ModelCapture:
             self.whole()
         except InvalidValueError:  # layers of unequal shapes, of which only some can be measured together
             layers = sorted({head.layer for head in self.prepared.selection.head_ids()})
-        first = self._found.get("first", self.prepared.items[0])
+        first = self._found.get("first", self.read.items[0])
         prepared = self.prepared.view.prepare(
             inputs=[dict(first.kwargs)], kind="probs", part=self.prepared.part, layers=layers
         )
@@ -100,7 +108,7 @@ class ModelCapture:
 
     def for_effects(self) -> dict[str, Any]:
         """Arguments of `head_effects`: the inputs of the run, then further ones, on which no head is ablated."""
-        prepared = self.prepared
+        prepared = self.read
         items = prepared.items if self.source is None else self.source.further(prepared)
         return {
             "model": prepared.view,
@@ -114,14 +122,14 @@ class ModelCapture:
 
     def functional_kernels(self) -> list[Float[np.ndarray, "2 head head"]]:
         """How alike the attention and the values of heads are on each input."""
-        prepared = replace(self.prepared, kind="probs", window=(slice(None), slice(None)))
+        prepared = replace(self.read, kind="probs", window=(slice(None), slice(None)))
         with prepared.view.ready():
             places = self._once("places", partial(checked_places, prepared))
             return [kernels_of_input(prepared, item, places) for item in prepared.items]
 
     def whole(self) -> PreparedInputs:
         """The inputs with all layers and heads of the model selected."""
-        return replace(self.prepared, selection=select(self.prepared.plan, self.prepared.part, None, None))
+        return replace(self.read, selection=select(self.prepared.plan, self.prepared.part, None, None))
 
     def sample(self, i: int) -> bytes | None:
         """A PNG of the image, at most 96 pixels wide and high; None if inputs are not images."""
@@ -159,6 +167,7 @@ _LOADS = (
     "layers",
     "heads",
     "batch_size",
+    "generate",
 )
 
 #: The model of the captures that arrived last, by its source.

@@ -53,6 +53,10 @@ class ModelSource:
         which then reads its own samples.
     images : path, optional
         A folder of images, used in alphabetical order.
+    prompts : sequence of str
+        Texts themselves, one input each.
+    generate : int, optional
+        Number of tokens that the model writes after each prompt, whose attention is captured then.
     inputs : int
         Number of inputs; fewer if the text, folder or samples are fewer.
     tokens : int, optional
@@ -73,6 +77,8 @@ class ModelSource:
     model: str
     text: Path | None = None
     images: Path | None = None
+    prompts: Sequence[str] = ()
+    generate: int | None = None
     inputs: int = INPUTS
     tokens: int | None = None
     kind: Kind = "scores"
@@ -86,13 +92,21 @@ class ModelSource:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.text is not None and self.images is not None:
-            raise InvalidTypeError("give either a text or images, not both: a run has one kind of input")
-        if self.text is None and self.images is None and not self.is_bundled:
+        n_kinds = sum([self.text is not None, self.images is not None, bool(self.prompts)])
+        if n_kinds > 1:
             raise InvalidTypeError(
-                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images"
+                "give either a text, images or prompts, not several of them: a run has one kind of input"
             )
-        for name in ("inputs", "tokens", "batch_size"):
+        if not n_kinds and not self.is_bundled:
+            raise InvalidTypeError(
+                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images, "
+                "or give a text itself with --prompt"
+            )
+        if self.generate is not None and not self.prompts:
+            raise InvalidTypeError("generate needs a text to go on from; give one with --prompt")
+        if self.tokens is not None and self.prompts:
+            raise InvalidTypeError("tokens cut a text file into inputs; leave --tokens out with --prompt")
+        for name in ("inputs", "tokens", "batch_size", "generate"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
@@ -133,6 +147,8 @@ class ModelSource:
         if self.images is not None:
             files = image_files(self.images)[: self.inputs]
             return {"type": "images", "files": {path.name: _file_hash(path) for path in files}}
+        if self.prompts:
+            return {"type": "prompts", "prompts": list(self.prompts), "generate": self.generate}
         return {"type": "samples"}
 
     def begin(self) -> ModelCapture:
@@ -152,7 +168,9 @@ class ModelSource:
     @property
     def modality(self) -> str:
         """What the model reads: texts, images, or inputs that are its own arguments."""
-        return "texts" if self.text is not None else "images" if self.images is not None else "inputs"
+        if self.text is not None or self.prompts:
+            return "texts"
+        return "images" if self.images is not None else "inputs"
 
     def view(self) -> ModelView:
         """The model, loaded when first needed."""
@@ -176,7 +194,9 @@ class ModelSource:
 
     def prepared(self, view: ModelView, first: ModelInput) -> PreparedInputs:
         """The heads of the source, found in a view on one prepared input."""
-        return view.for_modality(self.modality).prepare(inputs=[dict(first.kwargs)], **self._options)
+        with_head = view if self.generate is None else view.headed
+        found = with_head.for_modality(self.modality).prepare(inputs=[dict(first.kwargs)], **self._options)
+        return replace(found, generate=self.generate)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -193,6 +213,10 @@ class ModelSource:
             return self._ready(prepared, names, [_file_hash(path) for path in paths], [note], paths)
         if self.is_bundled and self.model == "vit":
             raise InvalidValueError(f"{self.model!r} reads images; name a folder of them with --images")
+        if self.prompts:
+            prepared = view.prepare(texts=list(self.prompts), generate=self.generate, **self._options)
+            hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
+            return self._ready(prepared, [f"prompt {i}" for i in range(len(hashes))], hashes, [])
         prepared, note = self._windows(view)
         hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
         return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, [note])

@@ -169,7 +169,7 @@ def combined(
 
 
 def _model_of_inputs(tensors: list[AttentionTensor], model: Any, **given: Any) -> ModelOfInputs:
-    from headtree.models.view import prepare
+    from headtree.models.given_model import prepare
 
     part = given.pop("part", tensors[0].provenance.get("part"))
     ran = ModelOfInputs.of(prepare(model, kind="probs", part=part, **given))

@@ -20,8 +20,8 @@ from headtree.errors import InvalidValueError
 from headtree.measures.comparisons import rank_correlation
 from headtree.measures.heads.loss_changes import LossChanges, measuring
 from headtree.models.ablation import How, check_how, prepared_reference
+from headtree.models.given_model import view_and_options
 from headtree.models.objective import LossFunction, choose_objective
-from headtree.models.view import view_and_options
 from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import HeadId

@@ -19,6 +19,7 @@ from headtree.models.watching.attention_sites import reads_images
 from headtree.models.watching.logits import Block, Logits
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
 from headtree.models.watching.probe import AttentionPlan, run, watching
+from headtree.models.watching.query_choice import Queries, chosen_queries
 from headtree.models.watching.returned import returned_attentions
 from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
@@ -55,6 +56,8 @@ class PreparedInputs:
     window: tuple[slice, slice]
     batch_size: int | None
     part: str | None  #: as passed by the user
+    queries: Queries | None = None  #: as passed by the user
+    generate: int | None = None  #: number of tokens that the model writes
     as_factors: bool = False  #: whether queries and keys are stored in place of their products
 
     @property
@@ -82,12 +85,9 @@ class PreparedInputs:
         result = masks = working = 0
         n_heads = sum(len(chosen) for chosen in self.selection.heads.values())
         for batch in self.batches():
-            n_queries, n_keys = self._call_size(self.items[batch[0]])
-            sizes = [len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True)]
-            entries = len(batch) * math.prod(sizes)
-            in_result = entries
-            if self.as_factors:
-                in_result = len(batch) * sum(sizes) * _FEATURES
+            n_queries, n_keys = self.call_size(self.items[batch[0]])
+            entries = sum(self._n_entries(i) for i in batch)
+            in_result = len(batch) * (n_queries + n_keys) * _FEATURES if self.as_factors else entries
             result += n_heads * in_result * self.dtype.itemsize
             masks += (n_heads if self.selection.mask_varies else 1) * entries
             widest = max(site.shape[1] for site in self.plan.sites)
@@ -99,16 +99,30 @@ class PreparedInputs:
             working += result // max(1, len(self.batches()))
         return MemoryEstimate(result, masks, working)
 
+    def _n_entries(self, i: int) -> int:
+        """Captured entries of each head on input i."""
+        n_queries, n_keys = self.call_size(self.items[i])
+        if self.generate is not None:
+            return self.generate * (n_keys + self.generate)
+        rows, columns = (len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True))
+        return columns * (rows if self.queries is None else len(self.rows(i, (n_queries, n_keys))))
+
+    def rows(self, i: int, sizes: tuple[int, int], ends_meet: bool = True) -> list[int]:
+        """Positions of the chosen queries of input i, of a call of this size."""
+        labels = token_labels(self, self.items[i], sizes, ends_meet)[0]
+        return chosen_queries(self.queries or (), labels, i)
+
     def stored_as(self, store: str) -> PreparedInputs:
         """The same inputs, with tensors that hold all values ("dense") or queries and keys ("factors")."""
         if store not in get_args(Store):
             raise InvalidValueError(f"store must be one of {get_args(Store)}, got {store!r}")
         if store == "dense":
             return self
-        if self.kind == "weighted" or self.window != (slice(None), slice(None)):
+        is_whole = self.window == (slice(None), slice(None)) and self.queries is None and self.generate is None
+        if self.kind == "weighted" or not is_whole:
             raise InvalidValueError(
-                "store='factors' needs kind='scores' or 'probs' and no window; leave out window, or capture with "
-                "store='dense'"
+                "store='factors' needs kind='scores' or 'probs' and no window, queries or generate; leave them "
+                "out, or capture with store='dense'"
             )
         known = {} if self.plan.from_outputs else dict(enumerate(self.plan.sites))
         if not all(i in known and known[i].seen_by in _SHOW_FACTORS for i in self.selection.sites):
@@ -122,9 +136,12 @@ class PreparedInputs:
         return replace(self, as_factors=True)
 
     def check_window(self) -> None:
-        """Raise an error if the window extends beyond an input."""
+        """Raise an error if the window extends beyond an input, or a query does not occur in it."""
+        if self.queries is not None and self.generate is None:
+            for i, item in enumerate(self.items):
+                self.rows(i, self.call_size(item))
         for i, item in enumerate(self.items):
-            for window, n, axis in zip(self.window, self._call_size(item), ("queries", "keys"), strict=True):
+            for window, n, axis in zip(self.window, self.call_size(item), ("queries", "keys"), strict=True):
                 if window.stop is not None and window.stop > n:
                     raise InvalidValueError(
                         f"window must lie within the {n} {axis} of input {i}, got ({window.start}, {window.stop})"
@@ -146,13 +163,17 @@ class PreparedInputs:
             groups.setdefault(item.shapes() if item.can_join() else i, []).append(i)
         batches = []
         for members in groups.values():
-            length = max(self._call_size(self.items[members[0]]))
+            length = max(self.call_size(self.items[members[0]]))
             size = self.batch_size or max(1, _TOKENS_AT_ONCE // length)
             batches += [members[start : start + size] for start in range(0, len(members), size)]
         return sorted(batches)
 
     def run(self, on_call: Callable[[AttentionCall, int], None] | None = None) -> list[AttentionTensor]:
         """Run the model on every batch; `on_call` receives each selected call and the index of its site."""
+        if self.generate is not None:
+            from headtree.models.generation import written_tensors
+
+            return written_tensors(self)
         results: list[AttentionTensor | None] = [None] * len(self.items)
         batches = self.batches()
         with self.view.ready(), progress("capturing", len(batches)) as step:
@@ -166,7 +187,7 @@ class PreparedInputs:
         self, batch: list[int], on_call: Callable[[AttentionCall, int], None] | None
     ) -> list[AttentionTensor]:
         items = [self.items[i] for i in batch]
-        collectors = [_Collector(self) for _ in items]
+        collectors = [_Collector(self, i) for i in batch]
         site_of_call = self.selection.site_of_call(self.plan)
         n_calls = 0  # a call is known by its position in call order
 
@@ -209,7 +230,7 @@ class PreparedInputs:
         if call.name != expected.name or call.logits.shape[1] != expected.shape[1]:
             raise _other_calls(i)
 
-    def _call_size(self, item: ModelInput) -> tuple[int, int]:
+    def call_size(self, item: ModelInput) -> tuple[int, int]:
         """Number of queries and keys of a selected call on this input."""
         _, _, n_queries, n_keys = self.plan.sites[self.selection.sites[0]].shape
         before, now = self.plan.probe.lengths(), item.lengths()
@@ -235,8 +256,9 @@ def _other_calls(i: int) -> InvalidValueError:
 class _Collector:
     """Collects the tensor of one input while the model runs."""
 
-    def __init__(self, prepared: PreparedInputs) -> None:
-        self.prepared = prepared
+    def __init__(self, prepared: PreparedInputs, i: int) -> None:
+        self.prepared, self.i = prepared, i
+        self.queries: list[int] | slice = prepared.window[0]
         self.values: Tensor | None = None
         self.masks: list[Bool[Tensor, "#head query key"] | None] = []
         self.mask_index: dict[int, int] = {}  # site → index in `masks`
@@ -253,16 +275,17 @@ class _Collector:
             self._take_factors(logits, item, site)
             return
         picked = slice(None) if len(heads) == logits.shape[1] else heads
-        queries, keys = prepared.window
+        last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
+        self.ends_meet = last is None or not bool(last.all())
+        self._choose_queries((logits.shape[2], logits.shape[3]))
+        keys = prepared.window[1]
         # softmax needs every key, scores only those of the window
-        block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
+        block = Block(item, picked, self.queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
         if prepared.kind != "scores":
             self._check_finite(values, missing, site)
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
-        last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
-        self.ends_meet = last is None or not bool(last.all())
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
         if logits.sinks is not None:
             self.sinks[site] = logits.sinks[list(heads)].float().cpu()
@@ -290,11 +313,16 @@ class _Collector:
         if site not in self.prepared.selection.heads:
             return
         hidden = (weights == 0).all(dim=0, keepdim=True)
-        queries, keys = self.prepared.window
+        self._choose_queries((weights.shape[1], weights.shape[2]))
+        queries, keys = self.queries, self.prepared.window[1]
         values = weights[list(self.prepared.selection.heads[site])][:, queries, keys]
         self._put(
             values, hidden[:, queries, keys] if hidden.any() else None, site, (weights.shape[1], weights.shape[2])
         )
+
+    def _choose_queries(self, sizes: tuple[int, int]) -> None:
+        if self.prepared.queries is not None:
+            self.queries = self.prepared.rows(self.i, sizes, self.ends_meet)
 
     def _put(self, values: Tensor, missing: Tensor | None, site: int, sizes: tuple[int, int]) -> None:
         selection = self.prepared.selection
@@ -349,15 +377,18 @@ class _Collector:
             norms = prepared.view.value_norms(prepared, item)[:, None, prepared.window[1]]
             self.values *= norms.to(self.values)
         queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
+        shown, chosen = queries[prepared.window[0]], {}
+        if isinstance(self.queries, list):
+            shown, chosen = tuple(queries[i] for i in self.queries), {"query_positions": self.queries}
         mask = self._mask()
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
-            queries=queries[prepared.window[0]],
+            queries=shown,
             keys=keys[prepared.window[1]],
             kind=prepared.kind,
             mask=mask,
-            provenance={**prepared.provenance, **item.about, **self._causal(mask)},
+            provenance={**prepared.provenance, **item.about, **self._causal(mask), **chosen},
             sinks=self._all_sinks(),
         )
 
@@ -395,7 +426,8 @@ class _Collector:
 
     def _causal(self, mask: Tensor | None) -> dict[str, bool]:
         """Whether the whole mask hides every key after the query, for the provenance."""
-        if mask is None or self.prepared.window != (slice(None), slice(None)):
+        is_whole = self.prepared.window == (slice(None), slice(None)) and self.prepared.queries is None
+        if mask is None or not is_whole:
             return {}
         future = future_keys(*mask.shape[1:])
         return {"causal": True} if future.any() and bool((mask.cpu() | ~future).all()) else {}

@@ -18,11 +18,11 @@ _CERTAINLY_MASKED = -9000.0
 
 
 class Block(NamedTuple):
-    """A block of a call's scores: one input of the batch, some heads, a range of queries and a range of keys."""
+    """A block of a call's scores: one input of the batch, some heads, some queries and a range of keys."""
 
     item: int
     heads: Sequence[int] | slice = slice(None)
-    queries: slice = slice(None)
+    queries: list[int] | slice = slice(None)
     keys: slice = slice(None)
 
 

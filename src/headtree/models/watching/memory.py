@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headtree._memory import SHARE, available_memory, format_bytes
+from headtree._memory import allowed_memory, format_bytes
 from headtree.errors import InvalidValueError
 
 #: The largest module output times this bounds the other activations of a forward pass.
@@ -36,14 +36,13 @@ def working_bytes(call_entries: int, kind: str, output_bytes: int) -> int:
 
 def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int, advice: str) -> None:
     """Raise an error if a capture would not fit into memory, before it starts."""
-    allowed = available_memory() * SHARE if limit is None else limit
+    allowed, source = allowed_memory(limit)
     if estimate.total <= allowed:
         return
-    source = "memory_limit" if limit is not None else f"{SHARE:.0%} of the free memory"
     smaller = "a smaller batch_size, " if batch_size > 1 else ""
     raise InvalidValueError(
         f"this capture needs about {format_bytes(estimate.total)} (results {format_bytes(estimate.result)}, masks "
         f"{format_bytes(estimate.masks)}, while running {format_bytes(estimate.working)}), but {source} is "
-        f"{format_bytes(int(allowed))}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
+        f"{format_bytes(allowed)}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
         "window=… or dtype='float16', or raise memory_limit"
     )
