@@ -33,6 +33,7 @@ OPTIONAL = (
     "distributed",
     "headtree_networks",
     "matplotlib",
+    "ot",
     "safetensors",
     "transformers",
 )
@@ -150,6 +151,10 @@ REFUSED = {
     "depth bert-base-uncased --text book.txt": "models,report",
     "depth vit": "demo",
     "depth --tasks": "report",
+    "compare runs/a runs/b": "compare,report",
+    "compare runs/a runs/b --no-draw": "compare",
+    "compare --checkpoints txl": "compare,demo",
+    "compare --checkpoints photos --text book.txt --no-draw": "compare,models",
     "train txl --output new --data photos": "models",
     "train vit --output new --config paper": "train",
 }

@@ -2,6 +2,7 @@ from ._version import __version__
 from .bases.haar import HaarBasis
 from .bases.paraproduct import Paraproduct, paraproduct
 from .bases.tensor_haar import TensorHaarBasis
+from .comparison.compare_networks import Comparison, compare
 from .depth.frozen_network import FrozenNetwork
 from .depth.paths import PathLengths, frozen_networks, path_lengths
 from .depth.residual import RankResidual, rank_residual
@@ -46,6 +47,7 @@ from .models.view import ModelView
 from .questionnaire.organization import Organization
 from .questionnaire.organize import organize, organize_array
 from .questionnaire.settings import Questionnaire
+from .report.comparison_page import write_comparison
 from .report.page.document import show, write_report
 from .report.words.folder_words import describe_folders
 from .runs.run import Run, open_run
@@ -60,6 +62,7 @@ __all__ = [
     "ActivationCache",
     "AttentionTensor",
     "BundledNetwork",
+    "Comparison",
     "CompressionCurve",
     "Consensus",
     "Diagnostics",
@@ -100,6 +103,7 @@ __all__ = [
     "attention_rollout",
     "binary_tree",
     "capture",
+    "compare",
     "compress",
     "compression_curve",
     "consensus",
@@ -141,5 +145,6 @@ __all__ = [
     "tree_distance",
     "tree_emd",
     "unregister_attention",
+    "write_comparison",
     "write_report",
 ]

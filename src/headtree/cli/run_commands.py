@@ -106,7 +106,10 @@ def run(
     similarity: Similarity = "attention",
     raw: Raw = False,
     output: Output = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the hub; of txl and vit a stage of training, such as early."),
+    ] = None,
     depth: Annotated[
         bool, typer.Option("--depth", help="Also measure how similar tokens become with depth.")
     ] = False,

@@ -71,7 +71,7 @@ class ModelSource:
     dtype : str, optional
         Type of number that the model computes in, as `model_dtype` of `headtree.ModelView`.
     revision, trust_remote_code
-        As in `headtree.ModelView`.
+        As in `headtree.ModelView`. The revisions of a bundled network are its stages of training.
     """
 
     model: str
@@ -185,7 +185,7 @@ class ModelSource:
         )
 
     def _network(self) -> BundledNetwork:
-        network = load_bundled(self.model)
+        network = load_bundled(self.model, self.revision or "trained")
         network.model.to(device=checked_device(self.device), dtype=checked_model_dtype(self.dtype))
         return network
 

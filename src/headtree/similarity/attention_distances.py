@@ -49,6 +49,31 @@ def attention_distance(att: AttentionTensor, kind: AttentionKind) -> Square:
     return distance
 
 
+def distance_across(a: AttentionTensor, b: AttentionTensor) -> Float[np.ndarray, "head_a head_b"]:
+    """Hellinger distances of the heads of one tensor from those of another, which has the same queries and keys."""
+    if a.shape[1:] != b.shape[1:]:
+        raise InvalidValueError(
+            f"both tensors must have the same queries and keys, got {a.shape[1:]} and {b.shape[1:]}; compare heads "
+            "on the same input"
+        )
+    total, common = np.zeros((a.shape[0], b.shape[0])), np.zeros((a.shape[0], b.shape[0]))
+    larger = a if a.shape[0] >= b.shape[0] else b
+    for queries in by_queries(larger, slice(None)):
+        of_a, of_b = _Rows(a, queries), _Rows(b, queries)
+        total += _roots(of_a) @ _roots(of_b).T
+        common += of_a.present.astype(np.float64) @ of_b.present.T
+    if common.min() == 0:
+        i, j = np.argwhere(common == 0)[0]
+        raise InvalidValueError(
+            f"heads {a.heads[i]} and {b.heads[j]} have no query in common on an input, so they cannot be compared"
+        )
+    return np.asarray(np.sqrt(_without_rounding(1 - total / common)))
+
+
+def _roots(rows: _Rows) -> Float[np.ndarray, "head entry"]:
+    return np.asarray(np.sqrt(rows.with_sink)).reshape(len(rows.with_sink), -1)
+
+
 def probability_cosines(att: AttentionTensor) -> Square:
     """Cosines of the heads' probabilities over the queries that both have."""
     n = att.shape[0]
@@ -114,7 +139,7 @@ def _hellinger(att: AttentionTensor) -> Square:
     """√(1 - mean over queries of Σ √(p_a p_b))."""
 
     def add(rows: _Rows, total: Square) -> None:
-        roots = np.sqrt(rows.with_sink).reshape(len(total), -1)
+        roots = _roots(rows)
         total += roots @ roots.T
 
     return np.asarray(np.sqrt(_without_rounding(1 - _mean_over_queries(att, add))))
