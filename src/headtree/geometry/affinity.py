@@ -209,13 +209,25 @@ def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]
 
 
 def _centred(values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None) -> Float[Tensor, "..."]:
-    """Subtract from each slice the mean of the entries it has; missing entries stay 0."""
+    """Subtract from each slice the mean of the entries it has; missing entries stay 0.
+
+    The computed mean of n entries is off by at most (n + 1) u times the mean of their absolute values, u being the
+    unit roundoff. A slice whose entries all differ from it by no more than that is constant, and becomes zero.
+    """
     others = [i for i in range(values.ndim) if i != axis]
-    if missing is None:
-        return values - values.mean(dim=others, keepdim=True)
-    n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
-    centred = values - values.sum(dim=others, keepdim=True) / n_present
-    return centred.masked_fill(_checks.unshared(missing).to(values.device), 0)
+    n_entries = values.numel() // values.shape[axis]
+    n_present: int | Tensor = n_entries
+    if missing is not None:
+        n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
+    mean, mean_size = (
+        x.sum(dim=others, keepdim=True, dtype=torch.float64) / n_present for x in (values, values.abs())
+    )
+    centred = values - mean.to(values.dtype)
+    if missing is not None:
+        centred.masked_fill_(_checks.unshared(missing).to(values.device), 0)
+    roundoff = ((n_entries + 1) * torch.finfo(torch.float64).eps + torch.finfo(values.dtype).eps) / 2
+    is_constant = centred.abs().amax(dim=others, keepdim=True) <= roundoff * mean_size
+    return centred.masked_fill_(is_constant, 0)
 
 
 def _gaussian(
