@@ -144,11 +144,12 @@ def _post_order(
 
 def _most_additions(folders: Folders) -> int:
     """Most additions between a leaf and the root if the sums of siblings are added one by one."""
-    n_siblings = np.diff(folders.children[1])[folders.parent[1:]] - 1
-    above = np.zeros(len(folders), dtype=np.int64)
+    parents = folders.parent.tolist()
+    n_siblings = (np.diff(folders.children[1]) - 1).tolist()
+    above = [0] * len(folders)
     for folder in range(1, len(folders)):  # children have larger numbers than their parents
-        above[folder] = above[folders.parent[folder]] + n_siblings[folder - 1]
-    return int(above.max())
+        above[folder] = above[parents[folder]] + n_siblings[parents[folder]]
+    return max(above)
 
 
 def _times(
