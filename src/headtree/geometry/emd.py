@@ -176,9 +176,8 @@ def folder_weights(
 ) -> Float[np.ndarray, " folder"]:
     """Weight of each distinct folder, summed over the levels it spans unless `weights` is ``"distinct"``."""
     folders, by_level = tree.distinct, level_weights(tree, alpha)
-    sums = np.concatenate([[0.0], np.cumsum(by_level)])
     if weights == "levels":
-        level_weight = sums[folders.level + folders.stands_on] - sums[folders.level]
+        level_weight = _sums_from(by_level)[folders.level, folders.level + folders.stands_on - 1]
     elif weights == "distinct":
         level_weight = by_level[folders.level]
     else:
@@ -190,6 +189,14 @@ def folder_weights(
             f"tree of {tree.n_levels} levels; choose values of order one"
         )
     return result
+
+
+def _sums_from(by_level: Float[np.ndarray, " level"]) -> Float[np.ndarray, "first last"]:
+    """Sums over all ranges of levels, each added up for itself, since differences of sums cancel."""
+    sums = np.zeros((len(by_level), len(by_level)))
+    for first in range(len(by_level)):
+        sums[first, first:] = np.cumsum(by_level[first:])
+    return sums
 
 
 def level_weights(tree: PartitionTree, alpha: float) -> Float[np.ndarray, " level"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -155,9 +154,8 @@ def measure(writer: RunWriter) -> None:
     run, inputs = writer.run, []
     with _steps("measuring", run.n_inputs) as step:
         for i, name in enumerate(files):
-            file = writer.path / name
-            if file.exists():  # left by an earlier start of the same run
-                inputs.append(MeasuredInput.from_json(file.read_text(encoding="utf-8")))
+            if writer.has(name):  # left by an earlier start of the same run
+                inputs.append(MeasuredInput.from_json((writer.path / name).read_text(encoding="utf-8")))
             else:
                 inputs.append(
                     measure_input(
@@ -170,6 +168,7 @@ def measure(writer: RunWriter) -> None:
                     )
                 )
                 writer.write_text(name, inputs[-1].to_json())
+                writer.remember(name)
             step(f"input {i + 1} of {run.n_inputs}")
     numbers = tables.network_measures(inputs, run.consensus, settings["seed"])
     writer.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
@@ -231,10 +230,8 @@ def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Pat
         yield folder
         names = sorted(path.name for path in folder.iterdir())
         writer.announce(step, (*other_files, *(f"figures/{name}" for name in names)))
-        target = writer.path / "figures"
-        target.mkdir(exist_ok=True)
         for name in names:
-            os.replace(folder / name, target / name)
+            writer.move(folder / name, f"figures/{name}")
 
 
 def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:

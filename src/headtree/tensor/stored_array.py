@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from headtree.errors import InvalidValueError
+from headtree.tensor.zarr_dataset import checked_group
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +46,8 @@ class StoredArray:
 
     def zarr_array(self) -> Any:
         """The array in the folder, opened for reading."""
-        import zarr
-
         try:
-            group = zarr.open_group(self.path, mode="r")
+            group = checked_group(self.path)
         except FileNotFoundError:
             raise InvalidValueError(
                 f"{self.path} is gone since this tensor was opened; open it again where it is now"
