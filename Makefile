@@ -5,6 +5,9 @@
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
 # make similarities  writes the tables of docs/similarities.md
+# make fuzz      organizes 10,000 drawn arrays and compares them with literal definitions
+# make kills     kills 50 runs at random moments and finishes them, bit for bit
+# make mutants   breaks the numerical core in a few hundred ways and counts the breaks that no test notices
 # make clean     removes the environment and all caches
 PYTHON ?= python3
 VENV   ?= .venv
@@ -12,7 +15,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
-.PHONY: findings similarities sweep test lint demo bench clean
+.PHONY: findings similarities sweep test lint demo bench fuzz kills mutants clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -37,6 +40,16 @@ similarities: $(STAMP)
 # Random weights, no downloads; takes five to ten minutes.
 sweep: $(STAMP)
 	$(BIN)/python -m tools.sweep
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tools.fuzz
+
+kills: $(STAMP)
+	$(BIN)/python -m tests.pipeline.interrupted 50 --draw
+
+# An hour on a quiet machine; SHARE=20 tries every twentieth.
+mutants: $(STAMP)
+	$(BIN)/python -m tools.mutants $(if $(SHARE),--share $(SHARE))
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

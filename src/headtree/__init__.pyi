@@ -10,6 +10,7 @@ from .geometry.diffusion import diffusion_map
 from .geometry.emd import tree_emd
 from .geometry.grow_tree import binary_tree, flexible_tree
 from .measures.agreement import TreeAgreement, tree_agreement
+from .measures.conditioning import TreeConditioning, tree_conditioning
 from .measures.consensus import Consensus, consensus
 from .measures.entropy import Entropy, head_entropy, network_entropy
 from .measures.heads.diagnostics import Diagnostics, diagnostics
@@ -91,6 +92,7 @@ __all__ = [
     "Stability",
     "TensorHaarBasis",
     "TreeAgreement",
+    "TreeConditioning",
     "__version__",
     "attention_relevance",
     "attention_rollout",
@@ -132,6 +134,7 @@ __all__ = [
     "sparsity",
     "stability",
     "tree_agreement",
+    "tree_conditioning",
     "tree_distance",
     "tree_emd",
     "unregister_attention",

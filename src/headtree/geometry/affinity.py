@@ -140,6 +140,14 @@ def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, 
     return torch.exp(-distances / eps)
 
 
+def perturbed(
+    pairs: Float[Tensor, "slice slice"], size: float, rng: np.random.Generator
+) -> Float[Tensor, "slice slice"]:
+    """Affinities or distances multiplied by 1 + size · z, z standard normal for every pair, but not negative."""
+    z = np.tril(rng.standard_normal(tuple(pairs.shape)), -1)
+    return (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+
+
 def _median(values: Float[Tensor, " entry"]) -> float:
     """Median as numpy has it: of an even number, the mean of the two in the middle."""
     if not values.is_cuda:

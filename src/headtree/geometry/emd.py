@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -176,12 +176,10 @@ def folder_weights(
 ) -> Float[np.ndarray, " folder"]:
     """Weight of each distinct folder, summed over the levels it spans unless `weights` is ``"distinct"``."""
     folders, by_level = tree.distinct, level_weights(tree, alpha)
-    if weights == "levels":
+    if _checks.one_of(weights, "weights", Weights) == "levels":
         level_weight = _sums_from(by_level)[folders.level, folders.level + folders.stands_on - 1]
-    elif weights == "distinct":
-        level_weight = by_level[folders.level]
     else:
-        raise InvalidValueError(f"weights must be one of {get_args(Weights)}, got {weights!r}")
+        level_weight = by_level[folders.level]
     result = np.asarray((folders.size / tree.n_leaves) ** beta * level_weight)
     if not (np.isfinite(result).all() and (result > 0).all()):
         raise InvalidValueError(
