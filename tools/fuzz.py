@@ -1,9 +1,9 @@
-"""Organize thousands of drawn arrays and compare them with literal definitions: ``python -m tools.fuzz [N] [SEED]``.
+"""Organize thousands of drawn arrays and compare with literal definitions: ``python -m tools.fuzz [N] [SEED]``.
 
 Every array must give an answer or an error of headtree's own. Distances equal the literal sum over all tuples of
-folders, are symmetric, and are exactly 0 between equal slices; the tree of the last affinity equals the tree grown in
-plain loops; nothing is NaN; arrays without ties give permuted trees when they are permuted. The first array that
-breaks a law is printed with its number, so ``--only NUMBER`` repeats it.
+folders, are symmetric, and are exactly 0 between equal slices; the tree of the last affinity equals the tree grown
+in plain loops; nothing is NaN; arrays without ties give permuted trees when they are permuted. The first array that
+breaks a law is printed with its number, and ``--only NUMBER`` repeats it.
 """
 
 from __future__ import annotations

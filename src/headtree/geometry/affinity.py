@@ -145,7 +145,8 @@ def perturbed(
 ) -> Float[Tensor, "slice slice"]:
     """Affinities or distances multiplied by 1 + size · z, z standard normal for every pair, but not negative."""
     z = np.tril(rng.standard_normal(tuple(pairs.shape)), -1)
-    return (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+    changed = (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+    return torch.where(pairs.isinf(), pairs, changed)
 
 
 def _median(values: Float[Tensor, " entry"]) -> float:

@@ -313,7 +313,10 @@ def _universal_threshold(basis: TensorHaarBasis, coefficients: Float[Tensor, " .
 def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
     if counts is None:
         return curve_counts(n)
-    chosen = np.atleast_1d(_checks.real_tensor(counts, "counts").numpy())
+    try:
+        chosen = np.atleast_1d(np.asarray(counts))
+    except (ValueError, TypeError, RuntimeError):  # ragged lists, or a tensor without numbers
+        chosen = np.empty((0, 0))
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or (chosen < 1).any() or (chosen > n).any():
         raise InvalidValueError(
             f"counts must be integers between 1 and the number of coefficients, {n}, got {counts!r}"

@@ -20,6 +20,7 @@ from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.geometry.affinity import (
     distance_affinity,
     initial_affinity,
+    perturbed,
     sampled_affinity,
     slice_powers,
 )
