@@ -152,7 +152,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    import hypothesis  # noqa: F401
+    import numba  # noqa: F401  (with the imports below, what takes long; pytest imports its plugins itself)
+    import pandas  # noqa: F401, ICN001
+    import scipy.sparse.linalg  # noqa: F401
+    import torch  # noqa: F401
 
     chosen = [m for module in TESTS if given.only in module for m in mutants(module)][:: given.share]
     start, survivors = time.perf_counter(), []

@@ -82,15 +82,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def kill(where: Path, seed: int, n: int, draw: bool) -> str:
     """Kill `n` runs, each at its own moment; returns a line of figures."""
-    if in_child(lambda: make(where / "whole", draw, count=where / "count")) != 0:
+    if in_child(lambda: make(where / "whole" / "run", draw, count=where / "count")) != 0:
         raise SystemExit("the uninterrupted run failed")
     n_writes = int((where / "count").read_text())
-    expected = contents(where / "whole")
+    expected = contents(where / "whole" / "run")
     # spread evenly with a random offset, so that every step is hit
     offsets = np.random.default_rng(seed).random(n)
     places = [1 + int((i + offset) * n_writes / n) for i, offset in enumerate(offsets)]
     for trial, place in enumerate(places):
-        folder = where / f"trial{trial}"
+        folder = where / f"trial{trial}" / "run"  # the page has the name of the folder
         ended = in_child(lambda at=place, to=folder: make(to, draw, kill_at=at))
         if ended != -signal.SIGKILL:
             raise SystemExit(f"killed at write {place} of {n_writes}: ended with {ended}")

@@ -93,7 +93,7 @@ def test_what_is_cut_off_or_gone_is_named_and_made_again(kind, whole, copy):
         read_all(copy)
 
 
-@pytest.mark.parametrize("kind", [KINDS[3], "measured/input_00001.json", "heads.csv", "similarity.zarr/zarr.json"])
+@pytest.mark.parametrize("kind", [KINDS[3], "measured/input_00001.json", "heads.csv"])
 def test_the_same_command_makes_it_again(kind, whole, copy):
     (copy / kind).write_bytes(b"\0" + (copy / kind).read_bytes())
     with pytest.warns(HeadtreeWarning, match=r"was changed since it was written; made again"):
@@ -150,24 +150,25 @@ def test_nothing_is_written_through_links(name, copy, precious):
     target = copy / name
     shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     os.symlink(precious if name == "heads.csv" else precious.parent, target)
-    for options in ({}, {"measures": Measures(head_functions=61, bootstrap=20), "force": True}):
-        with suppress(HeadtreeError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", HeadtreeWarning)
-            again(copy, **options)
+    options = {"measures": Measures(head_functions=61, bootstrap=20), "force": True} if name == "measured" else {}
+    with suppress(HeadtreeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", HeadtreeWarning)
+        again(copy, **options)
 
 
-@pytest.mark.parametrize("listed", [".", "..", "mine.txt", "sub/mine.txt", "../home/precious", ""])
-def test_force_removes_only_what_headtree_wrote(listed, copy, precious):
+def test_force_removes_only_what_headtree_wrote(copy, precious):
     (copy / "sub").mkdir()
     for name in ("mine.txt", "sub/mine.txt", "figures.txt"):
         (copy / name).write_text("mine")
     record = json.loads((copy / "run.json").read_text())
-    record["steps"]["measure"]["files"].append(listed)
-    record["files"][listed] = "0" * 64
+    for listed in (".", "..", "mine.txt", "sub/mine.txt", "../home/precious", "", "sub"):
+        record["steps"]["measure"]["files"].append(listed)
+        record["files"][listed] = "0" * 64
     (copy / "run.json").write_text(json.dumps(signed(record)))
     again(copy, measures=Measures(head_functions=61, network_functions=30, bootstrap=20), force=True)
-    left = [path.name for path in copy.rglob("*mine.txt*")]
+    left = [path for path in copy.rglob("*mine.txt*") if path.is_file()]
     assert len(left) == 2
+    assert all(path.read_text() == "mine" for path in left)
     assert (copy / "figures.txt").read_text() == "mine"
 
 
