@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForMaskedLM
 
 import headtree as ht
 from headtree.errors import HeadtreeError, HeadtreeWarning
@@ -23,7 +23,7 @@ ORG = ht.organize(ATT)
 TREES = [ht.PartitionTree.halving(n) for n in X.shape]
 AFFINITY = np.exp(-np.abs(np.subtract.outer(np.arange(6), np.arange(6))))
 TABLE = pd.DataFrame(RNG.random((8, 3)), columns=["structure", "a", "b"])
-MODEL = BertModel(
+MODEL = BertForMaskedLM(
     BertConfig(
         vocab_size=20,
         hidden_size=12,

@@ -79,7 +79,7 @@ def overlap(
         if columns is None
         else _checks.as_list(columns, "columns", "names")
     )
-    unknown = [name for name in wanted if name not in known]
+    unknown = [name for name in wanted if not isinstance(name, str) or name not in known]
     if unknown:
         raise InvalidValueError(f"columns must be numeric columns of heads, got {unknown}; there are {list(known)}")
     generator = _checks.generator(rng)

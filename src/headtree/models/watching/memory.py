@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from headtree import _checks
 from headtree.errors import InvalidValueError
 
 #: Share of the free memory that a capture may use if no limit is given.
@@ -40,7 +41,7 @@ def working_bytes(call_entries: int, kind: str, output_bytes: int) -> int:
 
 def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int, advice: str) -> None:
     """Raise an error if a capture would not fit into memory, before it starts."""
-    allowed = available_memory() * _SHARE if limit is None else limit
+    allowed = available_memory() * _SHARE if limit is None else _checks.positive(limit, "memory_limit")
     if estimate.total <= allowed:
         return
     source = "memory_limit" if limit is not None else f"{_SHARE:.0%} of the free memory"
