@@ -21,7 +21,16 @@ from headtree.trees.compare import tree_distance
 
 @dataclass(frozen=True, eq=False)
 class TreeConditioning:
-    """How far a tree moved in each trial, by the size of the perturbation of its affinity."""
+    """How far a tree moved in each trial, by the size of the perturbation of its affinity.
+
+    Examples
+    --------
+    >>> import headtree as ht
+    >>> import numpy as np
+    >>> org = ht.organize_array(np.random.default_rng(0).normal(size=(6, 8)))
+    >>> ht.tree_conditioning(org, sizes=[0.0], n_trials=2)
+    TreeConditioning(axis0: tree distance after a change of the affinity by 0: 0)
+    """
 
     axis: str
     sizes: tuple[float, ...]
