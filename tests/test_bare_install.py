@@ -25,7 +25,17 @@ from headtree.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 MISSING = 2  # exit code
-OPTIONAL = ("PIL", "bokeh", "datasets", "headtree_networks", "matplotlib", "safetensors", "transformers")
+OPTIONAL = (
+    "PIL",
+    "bokeh",
+    "dask",
+    "datasets",
+    "distributed",
+    "headtree_networks",
+    "matplotlib",
+    "safetensors",
+    "transformers",
+)
 
 
 def build(project, folder):
@@ -129,6 +139,7 @@ REFUSED = {
     "run ./model --images photos --no-draw": "models",
     "run txl": "demo",
     "run vit --no-draw": "demo",
+    "run vit --no-draw --dask local:2": "cluster,demo",
     "organize x.npy": "report",
     "organize x.safetensors --no-draw": "models",
     "report runs/x": "report",

@@ -22,14 +22,21 @@ _LARGEST_COUNT = 2**31 - 1
 class ScaledArray:
     """A checked array, divided by the power of two that puts its largest absolute value between 1/2 and 1."""
 
-    values: Float[Tensor, "..."]  #: float32 or float64; zero where missing
+    values: Any  #: a tensor of float32 or float64, zero where missing; or `ScaledBlocks`, which are not in memory
     missing: Bool[Tensor, "..."] | None  #: on the CPU, broadcast to the shape of `values`; None: none is
     exponent: int  #: the original array is ``values * 2**exponent``
 
     def in_units(self, distances: Float[Tensor, "slice slice"]) -> Float[np.ndarray, "slice slice"]:
         """Convert distances between slices of `values` to the array's units; inf beyond the range of float64."""
-        with np.errstate(over="ignore", under="ignore"):
-            return np.asarray(np.ldexp(distances.cpu().numpy(), self.exponent))
+        return in_units(distances, self.exponent)
+
+
+def in_units(distances: Float[Tensor, "slice slice"], exponent: int) -> Float[np.ndarray, "slice slice"]:
+    """Distances times ``2**exponent``, on the CPU; inf beyond the range of float64."""
+    if distances.is_cuda and abs(exponent) < 1000:  # a power of two that float64 has
+        return np.asarray((distances * 2.0**exponent).cpu().numpy())
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(distances.cpu().numpy(), exponent))
 
 
 def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
@@ -138,11 +145,17 @@ def scaled_array(
         )
         raise InvalidValueError(_non_finite(tensor, name, advice))
     exponent = math.frexp(max(-low, high))[1]
-    factor = 2.0 ** max(-100, min(-exponent, 100))
-    values = tensor * factor if missing is None else tensor.mul_(factor)  # what was filled in is a copy already
-    if abs(exponent) > 100:  # 2**-exponent itself may be out of range
-        values *= 2.0 ** (-exponent - math.copysign(100, -exponent))
+    values = times_power_of_two(tensor, -exponent, in_place=missing is not None)  # what was filled in is a copy
     return ScaledArray(values.contiguous(), missing, exponent)
+
+
+def times_power_of_two(x: Float[Tensor, "..."], exponent: int, in_place: bool = False) -> Float[Tensor, "..."]:
+    """``x * 2**exponent`` as a new tensor or in place, also where that power itself is out of range."""
+    factor = 2.0 ** max(-100, min(exponent, 100))
+    result = x.mul_(factor) if in_place else x * factor
+    if abs(exponent) > 100:
+        result *= 2.0 ** (exponent - math.copysign(100, exponent))
+    return result
 
 
 def checked_device(device: Any) -> torch.device | None:

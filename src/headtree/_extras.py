@@ -12,6 +12,7 @@ EXTRAS = {
     "report": ("bokeh", "matplotlib"),
     "demo": ("PIL", "headtree_networks", "safetensors", "transformers"),
     "train": ("datasets",),
+    "cluster": ("dask", "distributed"),
 }
 
 #: The extras that another extra includes, as in `pyproject.toml`.

@@ -1,6 +1,7 @@
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,8 @@ def test_any_consensus_comes_back(tmp_path):
     """With its replication, in the order given, whatever the kinds are called."""
     atts = tensors(4, n_tokens=(8,))
     given = {kind: ht.consensus(ht.head_similarity(atts, kind), n_bootstrap=3) for kind in ("jensen-shannon", "l1")}
+    n_folders = len(given["l1"].support)
+    given["function"] = replace(given["l1"], kind="function", likeness=np.linspace(0, 1, n_folders))
     write_similarities(tmp_path / "s.zarr", given)
     found = read_similarities(tmp_path / "s.zarr")
     assert list(found) == list(given)
@@ -74,6 +77,7 @@ def test_any_consensus_comes_back(tmp_path):
         assert found[kind].to_dict() == each.to_dict()
         assert found[kind].replication == each.replication
         assert (found[kind].n_inputs, found[kind].n_bootstrap) == (4, 3)
+        np.testing.assert_equal(found[kind].likeness, each.likeness)
         np.testing.assert_array_equal(found[kind].affinity, each.affinity)
 
 

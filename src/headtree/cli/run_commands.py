@@ -9,6 +9,7 @@ import typer
 
 from headtree._extras import require
 from headtree.cli.common import (
+    Dask,
     Device,
     Draw,
     Dtype,
@@ -17,6 +18,7 @@ from headtree.cli.common import (
     Inputs,
     Json,
     Kind,
+    Memory,
     Model,
     Output,
     Raw,
@@ -110,6 +112,8 @@ def run(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
+    dask: Dask = None,
+    memory: Memory = None,
     draw: Draw = True,
     force: Force = False,
     json: Json = False,
@@ -121,15 +125,21 @@ def run(
     headtree run ./my-model --text book.txt --inputs 40 --tokens 128 -o runs/mine
     headtree run google/vit-base-patch16-224 --images photos --kind probs
     headtree run llama.gguf --text book.txt --layers 0-7 --device cuda --dtype bfloat16
+    headtree run bert-base-uncased --text book.txt --dask local:4
 
     The same command finishes an interrupted run, and does nothing if the run is complete.
     """  # noqa: D301
     with cli_errors("run"):
         require_extras(
-            f"running the model {model!r}", draw=draw or depth or sensitivity, model=model, images=images
+            f"running the model {model!r}",
+            draw=draw or depth or sensitivity,
+            model=model,
+            images=images,
+            also=None if dask is None else "cluster",
         )
         from headtree.pipeline.make_run import default_folder, make_run
         from headtree.pipeline.model_source import ModelSource
+        from headtree.pipeline.workers import open_workers
 
         source = ModelSource(
             model=model,
@@ -149,18 +159,21 @@ def run(
         )
         folder = output or default_folder(Path(model).name)
         say = step_printer(str(folder), json)
-        result = make_run(
-            source,
-            folder,
-            similarity=similarity,  # type: ignore[arg-type]  # checked there
-            raw=raw,
-            depth=depth,
-            effects=effects,
-            sensitivity=sensitivity,
-            draw=draw,
-            force=force,
-            say=say,
-        )
+        with open_workers(dask) as workers:
+            result = make_run(
+                source,
+                folder,
+                similarity=similarity,  # type: ignore[arg-type]  # checked there
+                raw=raw,
+                depth=depth,
+                effects=effects,
+                sensitivity=sensitivity,
+                draw=draw,
+                force=force,
+                say=say,
+                workers=workers,
+                memory=memory,
+            )
         finish([result], json)
 
 
@@ -192,6 +205,7 @@ def organize(
     similarity: Similarity = "attention",
     raw: Raw = False,
     output: Output = None,
+    memory: Memory = None,
     draw: Draw = True,
     force: Force = False,
     json: Json = False,
@@ -219,7 +233,9 @@ def organize(
         say = step_printer(str(folder), json)
         if attention is None:
             source = ArrayFile(file, name, None if axes is None else axes.split(","))
-            result = make_array_run(source, folder, questionnaire=settings, draw=draw, force=force, say=say)
+            result = make_array_run(
+                source, folder, questionnaire=settings, draw=draw, force=force, say=say, memory=memory
+            )
         else:
             tensor = tensor_file(file, attention, name=name, kind=kind, heads_per_layer=heads_per_layer)
             result = make_run(
@@ -231,6 +247,7 @@ def organize(
                 draw=draw,
                 force=force,
                 say=say,
+                memory=memory,
             )
         finish([result], json)
 

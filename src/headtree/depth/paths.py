@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree._memory import SHARE, available_memory, format_bytes
 from headtree.depth.frozen_network import FrozenNetwork, check_sum, freeze
 from headtree.depth.norms import relative_residual
 from headtree.depth.residual import tokens_of, whole_network
@@ -18,14 +19,10 @@ from headtree.errors import InvalidValueError
 from headtree.models.graph.read_stream import LocatedStream, locate_stream
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
-from headtree.models.watching.memory import available_memory, format_bytes
 from headtree.progress import progress
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Share of the free memory that the trace of one input may use.
-_SHARE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,9 +229,9 @@ def _check_memory(located: LocatedStream, item: ModelInput) -> None:
                 is_square = value.ndim >= 2 and value.shape[-1] == value.shape[-2] == n_tokens
                 n_bytes = value.numel() * value.element_size()
                 square, linear = square + n_bytes * is_square, linear + n_bytes * (not is_square)
-    need, free = int(linear * growth + square * growth**2), int(available_memory() * _SHARE)
+    need, free = int(linear * growth + square * growth**2), int(available_memory() * SHARE)
     if need > free:
         raise InvalidValueError(
-            f"the paths of an input of this length need about {format_bytes(need)}, but {_SHARE:.0%} of the free "
+            f"the paths of an input of this length need about {format_bytes(need)}, but {SHARE:.0%} of the free "
             f"memory is {format_bytes(free)}; pass shorter inputs, for example with tokens=128"
         )

@@ -392,8 +392,9 @@ def rounded_distances(distances, n_digits):  # type: ignore[no-untyped-def]
 def join_in_order(pairs, distances, limit, group, size, may_start):  # type: ignore[no-untyped-def]
     """Join clusters pair by pair on one level of the flexible tree.
 
-    `pairs` encodes (row, column) as ``row * n + column``. A group is named after its smallest cluster. The function
-    updates the `group` of each cluster, the `size` of each group by name, and whether a cluster `may_start` a join.
+    `pairs` encodes (row, column) as ``row * n + column``; `distances` has one number for each. A group is named
+    after its smallest cluster. The function updates the `group` of each cluster, the `size` of each group by name,
+    and whether a cluster `may_start` a join.
     """
     n = len(group)
     trials = np.empty((len(pairs), 4), np.int64)
@@ -404,7 +405,7 @@ def join_in_order(pairs, distances, limit, group, size, may_start):  # type: ign
             continue
         name = group[column]
         members = size[name]
-        accepted = members == 1 or distances[row, column] < limit * 2.0 ** (1 - members)
+        accepted = members == 1 or distances[k] < limit * 2.0 ** (1 - members)
         trials[n_trials, 0] = row
         trials[n_trials, 1] = column
         trials[n_trials, 2] = members

@@ -23,9 +23,11 @@ from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
 from headtree.models.capture_options import check_not_given, check_options, check_scores, the_one_given, value_dtype
 from headtree.models.functional_similarity import check_is_function, functional_similarity
+from headtree.models.graph.edit_outputs import unedited
 from headtree.models.graph.forward_graph import Trace, trace
+from headtree.models.graph.gates import without_gates
 from headtree.models.graph.head_weights import HeadWeights, weights_of
-from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
+from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, model_inputs
 from headtree.models.logit_attribution import LogitAttribution, attributions_of
@@ -185,10 +187,7 @@ class ModelView:
         targets: Sequence[str] | None = None,
         dtype: str | None = None,
     ) -> list[ActivationCache]:
-        """What heads read and write and the residual stream around them, one `ActivationCache` per input.
-
-        The arguments are those of `headtree.capture`.
-        """
+        """What heads read and write, and the residual stream, one cache per input; arguments as in `capture`."""
         prepared = self.prepare(
             texts=texts,
             images=images,
@@ -388,7 +387,7 @@ class ModelView:
         if texts is not None:
             texts = checked_texts(texts, "texts")  # before the tokenizer, which may also be missing
             self.tokenizer  # noqa: B018  (if it is missing, fail before loading the weights)
-        view = self._for_modality(modality)
+        view = self.for_modality(modality)
         with view.ready():
             readers = self._tokenizer, self._processor, self.files
             items = model_inputs(view.model, texts, images, inputs, targets, tokens, *readers)
@@ -420,7 +419,7 @@ class ModelView:
             if key in self._plans:
                 return self._plans[key]
         with unedited():
-            plan = make_plan(self.model, item)
+            plan = without_gates(make_plan(self.model, item), self.model)
         is_short = plan.probe is not item  # else it holds for inputs of this length only
         self._plans[register.n_changes(), is_short, *plan.probe.layout()] = plan
         for activate in list(self.when_planned):
@@ -457,7 +456,7 @@ class ModelView:
         with on_device(self.model, self.device), evaluating(self.model):
             yield
 
-    def _for_modality(self, modality: str) -> ModelView:
+    def for_modality(self, modality: str) -> ModelView:
         """The view itself, or for a two-tower model (CLIP) the view of the tower that reads this kind of input."""
         tower = facts.select_tower(self.model, modality)
         if tower is self.model:
@@ -471,7 +470,7 @@ class ModelView:
         view = copy.copy(self)
         for name in ("provenance", "headed"):
             view.__dict__.pop(name, None)
-        view.__dict__["model"] = model
+        view.model = model
         view._plans, view._traced, view._output_sites, view._towers, view.when_planned = {}, None, {}, {}, []
         return view
 

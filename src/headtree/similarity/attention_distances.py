@@ -83,17 +83,27 @@ def _check_common(att: AttentionTensor, common: Square) -> None:
     """Refuse heads that have no query in common with another."""
     if common.min() > 0:
         return
-    alone = np.flatnonzero(np.diag(common) == 0)
-    if len(alone):
-        raise InvalidValueError(
-            f"head {att.heads[alone[0]]} is masked on every query of an input, so it cannot be compared; leave it "
-            "out with att.take"
-        )
+    _check_any(att, np.diag(common))
     a, b = np.argwhere(common == 0)[0]
     raise InvalidValueError(
         f"heads {att.heads[a]} and {att.heads[b]} have no query in common on an input, so they cannot be compared; "
         "leave one of them out with att.take"
     )
+
+
+def check_heads_present(att: AttentionTensor) -> None:
+    """Refuse a head that is masked on every query."""
+    if att.mask is not None:
+        _check_any(att, sum((rows.present.sum(axis=1) for rows in _blocks(att)), np.zeros(att.shape[0])))
+
+
+def _check_any(att: AttentionTensor, n_queries: Float[np.ndarray, " head"]) -> None:
+    alone = np.flatnonzero(n_queries == 0)
+    if len(alone):
+        raise InvalidValueError(
+            f"head {att.heads[alone[0]]} is masked on every query of an input, so it cannot be compared; leave it "
+            "out with att.take"
+        )
 
 
 def _without_rounding(distance: Square) -> Square:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import zipfile
@@ -183,15 +184,25 @@ def _is_number(cell: str) -> bool:
     return cell.strip() in _EMPTY or _NUMBER.fullmatch(cell.strip()) is not None
 
 
-def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
+def zarr_bytes(folder: Path, name: str | None) -> int:
+    """Bytes of an array of a Zarr folder in memory, without reading it."""
+    array = _zarr_array(folder, name)
+    size: int = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    return size
+
+
+def _zarr_array(folder: Path, name: str | None) -> Any:
     import zarr
 
     def read(path: Path) -> Mapping[str, Any]:
         node = zarr.open(path, mode="r")
         return dict(node.arrays()) if isinstance(node, zarr.Group) else {path.stem: node}
 
-    found = _read_guarded(read, folder)
-    values = _chosen(found, name, folder, min_axes=2, kinds="fiub")
+    return _chosen(_read_guarded(read, folder), name, folder, min_axes=2, kinds="fiub")
+
+
+def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
+    values = _zarr_array(folder, name)
     axes = getattr(values.metadata, "dimension_names", None)
     return LoadedArray(
         _read_guarded(lambda _: np.asarray(values[...]), folder),

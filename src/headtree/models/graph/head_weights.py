@@ -162,7 +162,7 @@ class ProjectionFinder:
 
         With several windows per input, their heads follow each other in the product and share rows.
         """
-        projection = self.projection_after(site)
+        projection = self.projection_after(site.mix)
         if projection is None:
             return None
         node, matrix = projection
@@ -205,9 +205,9 @@ class ProjectionFinder:
                     queue.append(ref.node)
         return found
 
-    def projection_after(self, site: TracedSite) -> tuple[Node, Tensor] | None:
-        """The first projection after probs @ values; None if it is the input projection of another call."""
-        seen, queue = {site.mix}, [site.mix]
+    def projection_after(self, mix: int) -> tuple[Node, Tensor] | None:
+        """The first projection after a node such as probs @ values; None if it makes queries, keys or values."""
+        seen, queue = {mix}, [mix]
         found = {}
         while queue:
             index = queue.pop()

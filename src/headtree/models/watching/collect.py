@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headtree.errors import InvalidValueError
+from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.attention_sites import reads_images
-from headtree.models.watching.logits import Block
+from headtree.models.watching.logits import Block, Logits
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
 from headtree.models.watching.probe import AttentionPlan, run, watching
 from headtree.models.watching.returned import returned_attentions
@@ -23,10 +24,19 @@ from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.factored_array import FactoredArray, LayerFactors
 from headtree.tensor.hidden_mask import future_keys
 
 if TYPE_CHECKING:
     from headtree.models.view import ModelView
+
+Store = Literal["dense", "factors"]
+
+#: Ways to watch attention that show queries and keys, as in `AttentionSite`.
+_SHOW_FACTORS = ("registry", "sdpa")
+
+#: Features of a head that are assumed where its queries and keys are to be stored: models have 16 to 256.
+_FEATURES = 256
 
 #: Tokens per batch by default: batching speeds up short inputs, while for long ones it only costs memory.
 _TOKENS_AT_ONCE = 1024
@@ -45,6 +55,7 @@ class PreparedInputs:
     window: tuple[slice, slice]
     batch_size: int | None
     part: str | None  #: as passed by the user
+    as_factors: bool = False  #: whether queries and keys are stored in place of their products
 
     @property
     def model(self) -> nn.Module:
@@ -74,7 +85,10 @@ class PreparedInputs:
             n_queries, n_keys = self._call_size(self.items[batch[0]])
             sizes = [len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True)]
             entries = len(batch) * math.prod(sizes)
-            result += n_heads * entries * self.dtype.itemsize
+            in_result = entries
+            if self.as_factors:
+                in_result = len(batch) * sum(sizes) * _FEATURES
+            result += n_heads * in_result * self.dtype.itemsize
             masks += (n_heads if self.selection.mask_varies else 1) * entries
             widest = max(site.shape[1] for site in self.plan.sites)
             # without a fused kernel, the model itself computes the scores of each call once
@@ -84,6 +98,28 @@ class PreparedInputs:
         if self.plan.from_outputs:
             working += result // max(1, len(self.batches()))
         return MemoryEstimate(result, masks, working)
+
+    def stored_as(self, store: str) -> PreparedInputs:
+        """The same inputs, with tensors that hold all values ("dense") or queries and keys ("factors")."""
+        if store not in get_args(Store):
+            raise InvalidValueError(f"store must be one of {get_args(Store)}, got {store!r}")
+        if store == "dense":
+            return self
+        if self.kind == "weighted" or self.window != (slice(None), slice(None)):
+            raise InvalidValueError(
+                "store='factors' needs kind='scores' or 'probs' and no window; leave out window, or capture with "
+                "store='dense'"
+            )
+        known = {} if self.plan.from_outputs else dict(enumerate(self.plan.sites))
+        if not all(i in known and known[i].seen_by in _SHOW_FACTORS for i in self.selection.sites):
+            warnings.warn(
+                f"the scores of {type(self.model).__name__} are not seen as products of queries and keys, so the "
+                "tensors hold all values: store='dense'",
+                HeadtreeWarning,
+                stacklevel=4,
+            )
+            return self
+        return replace(self, as_factors=True)
 
     def check_window(self) -> None:
         """Raise an error if the window extends beyond an input."""
@@ -205,6 +241,7 @@ class _Collector:
         self.masks: list[Bool[Tensor, "#head query key"] | None] = []
         self.mask_index: dict[int, int] = {}  # site → index in `masks`
         self.sinks: dict[int, Tensor] = {}
+        self.factors: dict[int, LayerFactors] = {}
         self.sizes = (0, 0)
         self.ends_meet = False  # whether the last query sees the last key
 
@@ -212,6 +249,9 @@ class _Collector:
         """Store the selected heads of a call."""
         prepared, logits = self.prepared, call.logits
         heads = prepared.selection.heads[site]
+        if prepared.as_factors:
+            self._take_factors(logits, item, site)
+            return
         picked = slice(None) if len(heads) == logits.shape[1] else heads
         queries, keys = prepared.window
         # softmax needs every key, scores only those of the window
@@ -224,6 +264,24 @@ class _Collector:
         last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
         self.ends_meet = last is None or not bool(last.all())
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
+        if logits.sinks is not None:
+            self.sinks[site] = logits.sinks[list(heads)].float().cpu()
+
+    def _take_factors(self, logits: Logits, item: int, site: int) -> None:
+        """Store the queries and keys of the selected heads of a call."""
+        heads = self.prepared.selection.heads[site]
+        found = logits.factors(item, heads)
+        if found is None:
+            raise InvalidValueError(
+                f"layer {self.prepared.selection.layers[site]} shows only the product of its queries and keys on "
+                "this input; leave out store='factors'"
+            )
+        for values in (found.query, found.key):
+            self._check_finite(values, None, site)
+        self.factors[site], self.sizes = found, (logits.shape[2], logits.shape[3])
+        missing = logits.missing(Block(item, heads))
+        self.ends_meet = missing is None or not bool(missing[:, -1, -1].all())
+        self.mask_index[site] = self._shared_mask(missing)
         if logits.sinks is not None:
             self.sinks[site] = logits.sinks[list(heads)].float().cpu()
 
@@ -278,13 +336,16 @@ class _Collector:
     def tensor(self, item: ModelInput) -> AttentionTensor:
         """The finished tensor."""
         prepared = self.prepared
-        if self.values is None or len(self.mask_index) < len(prepared.selection.heads):
+        is_empty = self.values is None and not self.factors
+        if is_empty or len(self.mask_index) < len(prepared.selection.heads):
             raise InvalidValueError(
                 f"the model made only {len(self.mask_index)} of the {len(prepared.selection.heads)} attention "
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
-        if prepared.kind == "weighted":
+        if self.factors:
+            return self._factored(item)
+        if prepared.kind == "weighted" and self.values is not None:
             norms = prepared.view.value_norms(prepared, item)[:, None, prepared.window[1]]
             self.values *= norms.to(self.values)
         queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
@@ -300,13 +361,31 @@ class _Collector:
             sinks=self._all_sinks(),
         )
 
+    def _factored(self, item: ModelInput) -> AttentionTensor:
+        """The finished tensor, which is multiplied out when its values are read."""
+        prepared, mask, sinks = self.prepared, self._mask(), self._all_sinks()
+        values = FactoredArray(tuple(self.factors[site] for site in prepared.selection.heads))
+        if prepared.kind == "probs":
+            values = values.probabilities(None if mask is None else mask.expand(values.shape), sinks)
+        queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
+        return AttentionTensor(
+            values=values,
+            heads=prepared.selection.head_ids(),
+            queries=queries,
+            keys=keys,
+            kind=prepared.kind,
+            mask=mask,
+            provenance={**prepared.provenance, **item.about, **self._causal(mask)},
+            sinks=sinks,
+        )
+
     def _mask(self) -> Tensor | None:
         """The mask, with a single slice if all heads share it, which is nearly always the case."""
         if len(self.masks) == 1 and (self.masks[0] is None or self.masks[0].shape[0] == 1):
             return self.masks[0]
-        if self.values is None:
-            return None
-        full = torch.zeros(self.values.shape, dtype=torch.bool)
+        n_heads = sum(len(heads) for heads in self.prepared.selection.heads.values())
+        sizes = self.sizes if self.values is None else self.values.shape[1:]
+        full = torch.zeros(n_heads, *sizes, dtype=torch.bool)
         for site, index in self.mask_index.items():
             mask = self.masks[index]
             if mask is not None:
