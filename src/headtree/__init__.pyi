@@ -11,6 +11,7 @@ from .geometry.diffusion import diffusion_map
 from .geometry.emd import tree_emd
 from .geometry.grow_tree import binary_tree, flexible_tree
 from .measures.agreement import TreeAgreement, tree_agreement
+from .measures.conditioning import TreeConditioning, tree_conditioning
 from .measures.consensus import Consensus, consensus
 from .measures.entropy import Entropy, head_entropy, network_entropy
 from .measures.heads.diagnostics import Diagnostics, diagnostics
@@ -98,6 +99,7 @@ __all__ = [
     "TensorHaarBasis",
     "TokenTensor",
     "TreeAgreement",
+    "TreeConditioning",
     "__version__",
     "attention_relevance",
     "attention_rollout",
@@ -142,6 +144,7 @@ __all__ = [
     "stability",
     "token_relevance",
     "tree_agreement",
+    "tree_conditioning",
     "tree_distance",
     "tree_emd",
     "unregister_attention",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree.errors import InvalidTypeError, InvalidValueError
+
+#: Numbers of things and of repetitions fit into 32 bits.
+_LARGEST_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def checked_device(device: Any) -> torch.device | None:
         return None
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidValueError(
             f"device must be a device of torch such as 'cpu', 'cuda' or 'cuda:1', got {device!r}"
         ) from error
@@ -185,7 +188,9 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
     """
     if mask is None:
         return None
-    if isinstance(mask, Tensor):
+    if isinstance(mask, Tensor) and mask.is_meta:
+        tensor = torch.empty(0)
+    elif isinstance(mask, Tensor):
         tensor = mask.detach().cpu()
     else:
         try:
@@ -246,7 +251,7 @@ def checked_index(number: int, n: int, name: str, what: str) -> int:
     """Return `number`, which may be negative, as an index from the front into a sequence of length `n`."""
     try:
         index = operator.index(number)
-    except TypeError:
+    except (TypeError, RuntimeError):
         raise InvalidTypeError(f"{name} must be an integer, got {number!r}") from None
     if not -n <= index < n:
         raise InvalidValueError(f"{name} must be between {-n} and {n - 1} for {n} {what}, got {index}")
@@ -325,9 +330,17 @@ def at_least_one(value: int, name: str) -> int:
     """Return `value` as an integer that is at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidTypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise InvalidValueError(f"{name} must be at least 1, got {value}")
+    if not 1 <= value <= _LARGEST_COUNT:
+        rule = "at least 1" if value < 1 else f"at most {_LARGEST_COUNT}"
+        raise InvalidValueError(f"{name} must be {rule}, got {value}")
     return int(value)
+
+
+def one_of(value: Any, name: str, choices: Any, alternative: str = "") -> Any:
+    """Return `value`, which must be one of the strings that a Literal allows."""
+    if not isinstance(value, str) or value not in get_args(choices):
+        raise InvalidValueError(f"{name} must be one of {get_args(choices)}{alternative}, got {value!r}")
+    return value
 
 
 def as_input_type(result: Tensor, x: Any) -> Any:

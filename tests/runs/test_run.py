@@ -11,6 +11,7 @@ import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.geometry.linkage import linkage_tree
 from headtree.runs.organization_store import read_organization, write_organizations
+from headtree.runs.record import signed
 from headtree.runs.similarity_store import read_similarities, write_similarities
 from headtree.section import Picture, Section, Table
 from headtree.tensor.probabilities import as_probabilities
@@ -193,6 +194,7 @@ def test_what_is_no_run_is_refused(run, tmp_path):
     for text, message in (
         (json.dumps(record | {"format": "headtree.run/9", "headtree": "9.1"}), "another version of headtree .9.1"),
         (json.dumps({"format": record["format"]}), "is damaged"),
+        (json.dumps(signed({"format": record["format"]})), "is damaged"),
         ("[]", "cannot be read as the record"),
         ("\udcff", "cannot be read as the record"),
     ):
@@ -204,13 +206,13 @@ def test_what_is_no_run_is_refused(run, tmp_path):
 def test_what_is_not_there_yet_says_which_step_is_missing(run, tmp_path):
     record = json.loads((run.path / "run.json").read_text())
     record["steps"]["organize"]["status"] = "running"
-    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run.json").write_text(json.dumps(signed(record)))
     unfinished = ht.open_run(tmp_path)
     assert "not finished" in repr(unfinished)
     with pytest.raises(HeadtreeError, match="step organize is not done"):
         _ = unfinished.organization
     record["steps"]["compare"]["status"] = "running"
-    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run.json").write_text(json.dumps(signed(record)))
     with pytest.raises(HeadtreeError, match="step compare is not done"):
         _ = ht.open_run(tmp_path).consensus
     with pytest.raises(HeadtreeError, match="run of a network"):

@@ -151,6 +151,15 @@ def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, 
     return torch.exp(-distances / eps)
 
 
+def perturbed(
+    pairs: Float[Tensor, "slice slice"], size: float, rng: np.random.Generator
+) -> Float[Tensor, "slice slice"]:
+    """Affinities or distances multiplied by 1 + size · z, z standard normal for every pair, but not negative."""
+    z = np.tril(rng.standard_normal(tuple(pairs.shape)), -1)
+    changed = (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+    return torch.where(pairs.isinf(), pairs, changed)
+
+
 def _median(values: Float[Tensor, " entry"]) -> float:
     """Median as numpy has it: of an even number, the mean of the two in the middle."""
     if not values.is_cuda:
@@ -224,7 +233,11 @@ def _blocks(values: Tensor | ScaledBlocks, axis: int) -> Iterator[Float[Tensor, 
 def _centred(
     values: Float[Tensor, "..."] | ScaledBlocks, axis: int, missing: Bool[Tensor, "..."] | None
 ) -> Float[Tensor, "..."] | ScaledBlocks:
-    """Subtract from each slice the mean of the entries it has; missing entries stay 0."""
+    """Subtract from each slice the mean of the entries it has; missing entries stay 0.
+
+    The computed mean of n entries is off by at most (n + 1) u times the mean of their absolute values, u being the
+    unit roundoff. A slice whose entries all differ from it by no more than that is constant, and becomes zero.
+    """
     others = [i for i in range(values.ndim) if i != axis]
     if isinstance(values, ScaledBlocks):
         sums = torch.zeros(values.shape[axis], dtype=torch.float64, device=values.device)
@@ -238,11 +251,19 @@ def _centred(
         if missing is not None:
             n_present = missing.logical_not().sum(dim=others).clamp(min=1).to(values.device)
         return values.shifted(axis, sums / n_present)
-    if missing is None:
-        return values - values.mean(dim=others, keepdim=True)
-    n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
-    centred = values - values.sum(dim=others, keepdim=True) / n_present
-    return centred.masked_fill(_checks.unshared(missing).to(values.device), 0)
+    n_entries = values.numel() // values.shape[axis]
+    present: int | Tensor = n_entries
+    if missing is not None:
+        present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
+    mean, mean_size = (
+        x.sum(dim=others, keepdim=True, dtype=torch.float64) / present for x in (values, values.abs())
+    )
+    centred = values - mean.to(values.dtype)
+    if missing is not None:
+        centred.masked_fill_(_checks.unshared(missing).to(values.device), 0)
+    roundoff = ((n_entries + 1) * torch.finfo(torch.float64).eps + torch.finfo(values.dtype).eps) / 2
+    is_constant = centred.abs().amax(dim=others, keepdim=True) <= roundoff * mean_size
+    return centred.masked_fill_(is_constant, 0)
 
 
 def _gaussian(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +119,9 @@ def _markov(
 ) -> tuple[Float[Tensor, " leaf"], Float[Tensor, " leaf"], Float[Tensor, "leaf leaf"]]:
     """Row sums r of the affinity, square roots s of the row sums of P, and the symmetric matrix S."""
     g = torch.where(affinity > _NO_AFFINITY * affinity.max(), affinity, 0.0)
+    # by a power of two, so nothing is rounded: row sums and their products stay in range
+    exponent = math.frexp(float(affinity.max()))[1]
+    g = torch.ldexp(torch.ldexp(g, torch.tensor(-(exponent // 2))), torch.tensor(exponent // 2 - exponent))
     r = g.sum(dim=1)
     isolated = r == 0
     g.diagonal()[isolated] += 1  # give an isolated point an affinity with itself

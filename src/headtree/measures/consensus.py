@@ -299,7 +299,7 @@ def _affinities(organizations: Any, axis: int | str) -> list[Float[np.ndarray, "
                 "make one with ht.head_similarity"
             )
     _check_several(len(organizations))
-    matrices = [_checks.affinity_matrix(org.affinities[axis]).numpy() for org in organizations]
+    matrices = [_checks.affinity_matrix(org.affinities[org.trees.position(axis)]).numpy() for org in organizations]
     if len({matrix.shape for matrix in matrices}) > 1:
         raise InvalidValueError(
             f"inputs must have the same number of leaves along axis {axis!r}, got "

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree import _checks
 from headtree._checks import generator
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.models.graph.edit_outputs import intercepting, is_unedited, replaced
@@ -93,8 +94,7 @@ def _is_pair(value: Any) -> bool:
 
 def check_how(how: str, reference: Any) -> None:
     """Raise an error unless `how` is known and has reference inputs just if it needs them."""
-    if how not in get_args(How):
-        raise InvalidValueError(f"how must be one of {get_args(How)}, got {how!r}")
+    _checks.one_of(how, "how", How)
     if how != "zero" and reference is None:
         raise InvalidTypeError(
             f"how={how!r} needs reference inputs to take the heads' outputs from; pass reference=… (a list of "

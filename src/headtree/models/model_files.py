@@ -43,6 +43,8 @@ class ModelFiles:
                 f"model must be a hub id, a folder or a loaded module, got {type(model).__name__}; "
                 "pass for example 'openai-community/gpt2'"
             )
+        if revision is not None and not isinstance(revision, str):
+            raise InvalidTypeError(f"revision must be the name of a version on the hub, got {revision!r}")
         self.module = model if isinstance(model, nn.Module) else None
         name = (
             getattr(getattr(model, "config", None), "_name_or_path", "") if self.module is not None else str(model)

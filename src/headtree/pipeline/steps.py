@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -206,7 +205,7 @@ def measure(writer: RunWriter, workers: Workers, memory: int | None) -> None:
     files = [measured_file(i) for i in range(len(writer.record.inputs))]
     writer.announce("measure", (*files, "measures.json"))
     run, is_raw = writer.run, writer.record.settings["raw"]
-    missing = [i for i, name in enumerate(files) if not (writer.path / name).exists()]  # others: an earlier start
+    missing = [i for i, name in enumerate(files) if not writer.has(name)]  # others: from an earlier start
     found = workers.each(
         partial(tasks.measured, workers.sendable(run.attention[i]), run.organization[i], is_raw, settings)
         for i in missing
@@ -214,6 +213,7 @@ def measure(writer: RunWriter, workers: Workers, memory: int | None) -> None:
     with _steps("measuring", run.n_inputs) as step:
         for i, measured in zip(missing, found, strict=True):
             writer.write_text(files[i], measured.to_json())
+            writer.remember(files[i])
             step(f"input {i + 1} of {run.n_inputs}")
     inputs = [MeasuredInput.from_json((writer.path / name).read_text(encoding="utf-8")) for name in files]
     numbers = tables.network_measures(inputs, run.consensus, settings["seed"])
@@ -296,10 +296,8 @@ def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Pat
         yield folder
         names = sorted(path.name for path in folder.iterdir())
         writer.announce(step, (*other_files, *(f"figures/{name}" for name in names)))
-        target = writer.path / "figures"
-        target.mkdir(exist_ok=True)
         for name in names:
-            os.replace(folder / name, target / name)
+            writer.move(folder / name, f"figures/{name}")
 
 
 def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:

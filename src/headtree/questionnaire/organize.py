@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -18,7 +19,13 @@ from headtree._lazy_array import LazyArray, ScaledBlocks, scaled_blocks
 from headtree._memory import SHARE, available_memory, format_bytes
 from headtree._threads import sleeping_threads
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
-from headtree.geometry.affinity import distance_affinity, initial_affinity, sampled_affinity, slice_powers
+from headtree.geometry.affinity import (
+    distance_affinity,
+    initial_affinity,
+    perturbed,
+    sampled_affinity,
+    slice_powers,
+)
 from headtree.geometry.diffusion import spectrum
 from headtree.geometry.emd import emd_matrix
 from headtree.geometry.grow_tree import binary_tree_of, flexible_tree_of
@@ -143,6 +150,7 @@ def organize_array(
                 math.nan if old is None else tree_distance(old, new) for old, new in zip(before, trees, strict=True)
             ]
             history.append(Iteration(PerAxis(names, trees), PerAxis(names, moved)))
+    loop.note_unsteady_trees()
     return Organization(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.cpu().numpy() for affinity in loop.affinities]),
@@ -249,6 +257,22 @@ class _Loop:
         else:
             self.trees[axis] = binary_tree_of(affinity, self.settings.balance, self._rng)
 
+    def note_unsteady_trees(self) -> None:
+        """Add a note for each axis whose tree moves if its distances change by their sampling error."""
+        for axis, error in self.errors.items():
+            tree = self.trees[axis]
+            if tree is None or math.isnan(error) or self.settings.tree != "flexible":
+                continue
+            changed = distance_affinity(perturbed(self.distances[axis].cpu(), error, np.random.default_rng(0)))
+            if changed is None:
+                continue
+            moved = tree_distance(tree, flexible_tree_of(spectrum(changed), self.settings.tree_constant))
+            if moved > 0:
+                self.notes[
+                    f"the sampling error of {error:.2g} alone may move the tree of {self.names[axis]}, by a tree "
+                    f"distance of about {moved:.2g}"
+                ] = None
+
     def _note_equal_slices(self, axis: int) -> None:
         hidden = "" if self.missing is None else " that have entries"
         note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is flat"
@@ -320,8 +344,10 @@ def _device_for(x: Any, device: Any) -> torch.device:
 
 
 def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:
-    result = tuple(f"axis{i}" for i in range(n_axes)) if names is None else tuple(names)
-    if len(result) != n_axes or len(set(result)) != n_axes or not all(isinstance(name, str) for name in result):
+    result = tuple(f"axis{i}" for i in range(n_axes))
+    if names is not None:
+        result = tuple(_checks.as_list(names, "names", "strings"))
+    if not all(isinstance(name, str) for name in result) or len(set(result)) != n_axes or len(result) != n_axes:
         raise InvalidValueError(f"names must be {n_axes} different strings, one per axis, got {names!r}")
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -96,7 +96,8 @@ class Questionnaire:
         if _checks.positive(self.balance, "balance") < 1:
             raise InvalidValueError(f"balance must be at least 1, got {self.balance}; 1 halves every folder")
         _checks.at_least_one(self.n_iter, "n_iter")
-        if not (self.samples is None or self.samples == "auto"):
+        _checks.generator(self.rng)
+        if not (self.samples is None or (isinstance(self.samples, str) and self.samples == "auto")):
             _check_samples(self.samples)
         for name, choices in (
             ("tree", Tree),
@@ -104,8 +105,7 @@ class Questionnaire:
             ("head_from", HeadFrom),
             ("weights", Weights),
         ):
-            if getattr(self, name) not in get_args(choices):
-                raise InvalidValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+            _checks.one_of(getattr(self, name), name, choices)
 
     def samples_for(self, n_differences: int, n_entries: int = 0) -> int | None:
         """Folder tuples to draw for a distance matrix with this many differences, of so many entries; None: all.
@@ -133,7 +133,8 @@ class Questionnaire:
         if self.initial_axes is None:
             initial = (0,) if n_axes == 2 else tuple(range(1, n_axes))
         else:
-            initial = tuple(sorted({_checks.axis_index(axis, n_axes) for axis in self.initial_axes}))
+            axes = _checks.as_list(self.initial_axes, "initial_axes", "integers")
+            initial = tuple(sorted({_checks.axis_index(axis, n_axes) for axis in axes}))
         left_out = [axis for axis in range(n_axes) if axis not in initial]
         if len(left_out) > 1:
             raise InvalidValueError(

@@ -289,5 +289,6 @@ def _about_mask(run: Run) -> str:
 
 def _add_section(network: _Network, result: NetworkResult) -> None:
     """Write the claims into the run folder, without the figures, which are stored beside claims.md."""
-    with rewriting_run(network.run.path) as writer:
-        writer.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())
+    name = "sections/claims.json"
+    with rewriting_run(network.run.path) as writer, writer.step("claims", (name,)):
+        writer.write_text(name, claims_section(replace(result, pictures=())).to_json())

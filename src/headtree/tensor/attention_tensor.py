@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -92,8 +92,7 @@ class AttentionTensor:
             raise InvalidValueError(
                 f"values must have three axes (head, query, key), none of them empty, got shape {shape}"
             )
-        if self.kind not in get_args(Kind):
-            raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
+        _checks.one_of(self.kind, "kind", Kind)
         labels = {
             "heads": head_ids(self.heads),
             "queries": _names(self.queries, "queries"),
@@ -472,7 +471,7 @@ def _names(labels: Any, name: str) -> tuple[str, ...]:
     """Labels as strings, as they come back from disk."""
     try:
         return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
-    except TypeError:
+    except (TypeError, NotImplementedError):  # a tensor on the meta device has no entries
         raise InvalidTypeError(
             f"{name} must be a sequence of labels, one for each slice, got {labels!r}; pass a list of strings"
         ) from None

@@ -13,6 +13,7 @@ from torch import Tensor
 from headtree import _checks
 from headtree._lazy_array import AxisIndex, LazyArray
 from headtree.errors import InvalidValueError
+from headtree.tensor.zarr_dataset import checked_group
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +60,8 @@ class StoredArray(LazyArray):
 
     def zarr_array(self) -> Any:
         """The array in the folder, opened for reading."""
-        import zarr
-
         try:
-            group = zarr.open_group(self.path, mode="r")
+            group = checked_group(self.path)
         except FileNotFoundError:
             raise InvalidValueError(
                 f"{self.path} is gone since this tensor was opened; open it again where it is now"

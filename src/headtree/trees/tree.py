@@ -279,6 +279,8 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
         table = np.asarray(labels)
     except ValueError as error:
         raise InvalidValueError(f"labels must have the same number of leaves on every level: {error}") from error
+    except (TypeError, RuntimeError) as error:  # tensors on other devices, or on none
+        raise InvalidTypeError(f"labels must be a table of integers in memory: {error}") from error
     if table.dtype.kind not in "iu":
         raise InvalidTypeError(f"labels must be integers, got {table.dtype}; number the folders of each level")
     if table.ndim != 2 or 0 in table.shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headtree import _checks
 from headtree._memory import allowed_memory, format_bytes
 from headtree.errors import InvalidValueError
 
@@ -36,6 +37,8 @@ def working_bytes(call_entries: int, kind: str, output_bytes: int) -> int:
 
 def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int, advice: str) -> None:
     """Raise an error if a capture would not fit into memory, before it starts."""
+    if limit is not None:
+        _checks.positive(limit, "memory_limit")
     allowed, source = allowed_memory(limit)
     if estimate.total <= allowed:
         return

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 #: Cells on a side of the picture of affinities; more heads than this share cells.
 _N_AFFINITY_CELLS = 512
 
+#: Contents of run.json that differ from one making of the same run to the next, and hashes.
+_NOT_SHOWN = ("created", "steps", "files", "sha256")
+
 
 def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Text and arrays that the first view needs."""
+    about = {key: value for key, value in run.info.items() if key not in _NOT_SHOWN}
     text: dict[str, Any] = {
         "name": run.name,
         "kind": run.kind,
@@ -36,7 +40,7 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "glossary": {str(name): explained(str(name)) for name in run.heads.columns if explained(str(name))},
         "inputs": list(run.inputs),
         "n_heads": len(run.heads),
-        "settings": flattened({**dict(run.settings), **dict(run.info)}),
+        "settings": flattened({**dict(run.settings), **about}),
         "stability": _stability(run),
     }
     text["columns"], arrays = _columns(run.heads)
