@@ -51,6 +51,14 @@ def is_factored(att):
     return isinstance(att.values, FactoredArray)
 
 
+def test_capture_stores_factors():
+    (att,) = ht.capture(
+        model("gpt2"), inputs={"input_ids": zoo.ALL["gpt2"].read()["input_ids"][:1]}, store="factors"
+    )
+    assert is_factored(att)
+    assert "as factors" in repr(att)
+
+
 def test_grouped_keys_are_held_once():
     (_, (factored, *_)) = both("llama", None, "scores")
     layer = factored.values.layers[0]

@@ -13,6 +13,7 @@ from headtree.models.given_model import as_view, view_and_options
 from headtree.models.graph.head_weights import HeadWeights
 from headtree.models.relevance import Relevance, Target
 from headtree.models.view import ModelView
+from headtree.models.watching.collect import Store
 from headtree.models.watching.query_choice import Queries
 from headtree.models.watching.select import Window
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
@@ -41,6 +42,7 @@ def capture(
     dtype: str | None = None,
     device: str | torch.device | None = None,
     model_dtype: str | None = None,
+    store: Store = "dense",
     memory_limit: float | None = None,
 ) -> list[AttentionTensor]:
     """Run a model and capture the attention of its heads, one tensor per input.
@@ -91,6 +93,10 @@ def capture(
         Number of inputs of equal shape to run together; by default chosen from their length.
     dtype : {"float16", "float32", "float64"}, optional
         Type of the captured values; by default float32, or float64 for models with float64 weights.
+    store : {"dense", "factors"}
+        What a tensor holds: all values, or the queries and keys of each layer, grouped keys once. Factors are
+        multiplied out block by block when values are read, so inputs can be longer than memory would allow. Where
+        a model shows only the product of queries and keys, the tensors are dense, and a warning says so.
     memory_limit : float, optional
         Bytes that the capture may use in addition to the model; by default 80 % of the free memory. A capture that
         would need more is refused before it runs.
@@ -144,6 +150,7 @@ def capture(
         targets=targets,
         batch_size=batch_size,
         dtype=dtype,
+        store=store,
         memory_limit=memory_limit,
     )
 

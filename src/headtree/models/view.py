@@ -37,7 +37,7 @@ from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.relevance import Relevance, Target, relevance_of
 from headtree.models.token_tensor import TokenTensor, token_tensors
 from headtree.models.value_norms import value_norms
-from headtree.models.watching.collect import PreparedInputs
+from headtree.models.watching.collect import PreparedInputs, Store
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
 from headtree.models.watching.query_choice import Queries, check_rows
@@ -155,6 +155,7 @@ class ModelView:
         targets: Sequence[str] | None = None,
         batch_size: int | None = None,
         dtype: str | None = None,
+        store: Store = "dense",
         memory_limit: float | None = None,
     ) -> list[AttentionTensor]:
         """Capture the attention of every head, one tensor per input; for the arguments see `headtree.capture`."""
@@ -173,7 +174,7 @@ class ModelView:
             targets=targets,
             batch_size=batch_size,
             dtype=dtype,
-        )
+        ).stored_as(store)
         check_memory(prepared.estimate(), memory_limit, prepared.batch_size or 2, prepared.advice())
         return prepared.run()
 
