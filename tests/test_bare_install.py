@@ -139,6 +139,8 @@ REFUSED = {
     "depth bert-base-uncased --text book.txt": "models,report",
     "depth vit": "demo",
     "depth --tasks": "report",
+    "prune bert-base-uncased --data book.txt": "models,report",
+    "prune txl": "demo",
     "train txl --output new --data photos": "models",
     "train vit --output new --config paper": "train",
 }
