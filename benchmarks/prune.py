@@ -1,6 +1,6 @@
 """Pruning the bundled networks: time of the criteria, of surgery and of a curve, and latency before and after.
 
-If HEADTREE_WIKITEXT names a folder with the train.txt and test.txt of WikiText-2, half and three quarters of the
+If HEADTREE_WIKITEXT names a folder with the valid.txt and test.txt of WikiText-2, half and three quarters of the
 heads of the Transformer-XL are also removed in the order of `compensated`, refitted and tested (`docs/pruning.md`).
 """
 
@@ -73,14 +73,14 @@ def _refitted(folder: Path) -> None:
     network = ht.load_bundled("txl")
     view = ht.ModelView(network.model, tokenizer=network.tokenizer)
 
-    def passages(part: str, n: int, start: int = 0) -> list[dict[str, Any]]:
-        words = (folder / f"{part}.txt").read_text(encoding="utf-8")[: 40 * (start + 512 * n) + 10_000]
-        ids = network.tokenizer(words)["input_ids"][start : start + 512 * n]  # type: ignore[misc]
+    def passages(part: str, n: int, start: int = 0, size: int = 256) -> list[dict[str, Any]]:
+        words = (folder / f"{part}.txt").read_text(encoding="utf-8")[: 40 * (start + size * n) + 10_000]
+        ids = network.tokenizer(words)["input_ids"][start : start + size * n]  # type: ignore[misc]
         import torch
 
-        return [{"input_ids": piece[None]} for piece in torch.tensor(ids).split(512)]
+        return [{"input_ids": piece[None]} for piece in torch.tensor(ids).split(size)]
 
-    ranking, fitting, test = passages("train", 16), passages("train", 36, 200_000), passages("test", 6)
+    ranking, fitting, test = passages("valid", 32), passages("valid", 72, 20_000), passages("test", 6, size=512)
     order = ht.head_importance(view, "compensated", inputs=ranking).order()
     whole = _perplexity(network.model, test)
     for n in (64, 96):

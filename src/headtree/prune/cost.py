@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +25,11 @@ class ModelCost:
     >>> import headtree as ht
     >>> network = ht.load_bundled("txl")
     >>> (cost,) = ht.model_cost(network.model, inputs=network.inputs[0], n_runs=1)
-    >>> cost.n_parameters, cost.n_attention_parameters
-    (5505798, 1318912)
+    >>> cost.n_parameters == sum(parameter.numel() for parameter in network.model.parameters())
+    True
     """
 
     n_parameters: int
-    n_attention_parameters: int | None  #: of layers whose path says that they attend; None if none does
     seconds: float  #: median time of a forward pass
 
 
@@ -56,7 +54,7 @@ def model_cost(*models: nn.Module, inputs: Any, n_runs: int = 10) -> list[ModelC
     >>> pruned = ht.prune_heads(network.model, [(layer, head) for layer in range(12) for head in range(6)])
     >>> whole, half = ht.model_cost(network.model, pruned, inputs=network.inputs[0], n_runs=1)
     >>> whole.n_parameters - half.n_parameters
-    883584
+    888192
     """
     at_least_one(n_runs, "n_runs")
     if not models or not all(isinstance(model, nn.Module) for model in models):
@@ -73,10 +71,7 @@ def model_cost(*models: nn.Module, inputs: Any, n_runs: int = 10) -> list[ModelC
                 model(*args, **kwargs)
                 if run:
                     found.append(time.perf_counter() - start)
-    return [ModelCost(*_sizes(model), float(np.median(found))) for model, found in zip(models, times, strict=True)]
-
-
-def _sizes(model: nn.Module) -> tuple[int, int | None]:
-    sizes: Sequence[tuple[str, int]] = [(name, value.numel()) for name, value in model.named_parameters()]
-    attending = [size for name, size in sizes if "att" in name.lower()]
-    return sum(size for _, size in sizes), sum(attending) if attending else None
+    return [
+        ModelCost(sum(parameter.numel() for parameter in model.parameters()), float(np.median(found)))
+        for model, found in zip(models, times, strict=True)
+    ]
