@@ -155,6 +155,8 @@ REFUSED = {
     "compare runs/a runs/b --no-draw": "compare",
     "compare --checkpoints txl": "compare,demo",
     "compare --checkpoints photos --text book.txt --no-draw": "compare,models",
+    "prune bert-base-uncased --data book.txt": "models,report",
+    "prune txl": "demo",
     "train txl --output new --data photos": "models",
     "train vit --output new --config paper": "train",
 }

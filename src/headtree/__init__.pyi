@@ -41,10 +41,15 @@ from .models.bundled.bundle import BundledNetwork, load_bundled
 from .models.capture import attention_relevance, capture, head_weights
 from .models.graph.head_weights import HeadWeights
 from .models.logit_attribution import LogitAttribution
+from .models.pruned_files import load_pruned, save_pruned
 from .models.register import register_attention, unregister_attention
 from .models.relevance import Relevance
 from .models.token_tensor import TokenTensor
 from .models.view import ModelView
+from .prune.cost import ModelCost, model_cost
+from .prune.curve import PruneCurve, prune_curve
+from .prune.importance import HeadImportance, head_importance
+from .prune.surgery import prune_heads
 from .questionnaire.organization import Organization
 from .questionnaire.organize import organize, organize_array
 from .questionnaire.settings import Questionnaire
@@ -72,6 +77,7 @@ __all__ = [
     "HaarBasis",
     "HeadEffects",
     "HeadId",
+    "HeadImportance",
     "HeadSimilarity",
     "HeadWeights",
     "HeadtreeError",
@@ -80,12 +86,14 @@ __all__ = [
     "Induction",
     "Interactions",
     "LogitAttribution",
+    "ModelCost",
     "ModelView",
     "Organization",
     "Paraproduct",
     "PartitionTree",
     "PathLengths",
     "PerturbationTest",
+    "PruneCurve",
     "Questionnaire",
     "RankResidual",
     "Regularity",
@@ -119,6 +127,7 @@ __all__ = [
     "frozen_networks",
     "head_effects",
     "head_entropy",
+    "head_importance",
     "head_roles",
     "head_similarity",
     "head_weights",
@@ -126,7 +135,9 @@ __all__ = [
     "induction",
     "interactions",
     "load_bundled",
+    "load_pruned",
     "load_tensor",
+    "model_cost",
     "network_entropy",
     "open_run",
     "organize",
@@ -135,9 +146,12 @@ __all__ = [
     "paraproduct",
     "path_lengths",
     "perturbation_test",
+    "prune_curve",
+    "prune_heads",
     "rank_residual",
     "register_attention",
     "regularity",
+    "save_pruned",
     "show",
     "softmax_invariance",
     "sparsity",
