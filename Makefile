@@ -5,6 +5,10 @@
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
 # make similarities  writes the tables of docs/similarities.md
+# make tokens    writes the tables of docs/token_tensor.md
+# make fuzz      organizes 10,000 drawn arrays and compares them with literal definitions
+# make kills     kills 50 runs at random moments and finishes them, bit for bit
+# make mutants   breaks the numerical core in a few hundred ways and counts the breaks that no test notices
 # make clean     removes the environment and all caches
 PYTHON ?= python3
 VENV   ?= .venv
@@ -12,7 +16,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 
-.PHONY: findings similarities sweep test lint demo bench clean
+.PHONY: findings similarities tokens sweep test lint demo bench fuzz kills mutants clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -34,9 +38,23 @@ findings: $(STAMP)
 similarities: $(STAMP)
 	$(BIN)/headtree reproduce --similarities $(if $(PICTURES),--pictures $(PICTURES)) -o runs/similarities --into docs/similarities.md
 
+# Which method knows which tokens matter, on three networks; ten minutes.
+tokens: $(STAMP)
+	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/token_tensor.md
+
 # Random weights, no downloads; takes five to ten minutes.
 sweep: $(STAMP)
 	$(BIN)/python -m tools.sweep
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tools.fuzz
+
+kills: $(STAMP)
+	$(BIN)/python -m tests.pipeline.interrupted 50 --draw
+
+# An hour on a quiet machine; SHARE=20 tries every twentieth.
+mutants: $(STAMP)
+	$(BIN)/python -m tools.mutants $(if $(SHARE),--share $(SHARE))
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

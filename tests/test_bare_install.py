@@ -25,7 +25,17 @@ from headtree.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 MISSING = 2  # exit code
-OPTIONAL = ("PIL", "datasets", "headtree_networks", "matplotlib", "safetensors", "transformers")
+OPTIONAL = (
+    "PIL",
+    "dask",
+    "datasets",
+    "distributed",
+    "headtree_networks",
+    "matplotlib",
+    "ot",
+    "safetensors",
+    "transformers",
+)
 
 
 def build(project, folder):
@@ -129,6 +139,7 @@ REFUSED = {
     "run ./model --images photos --no-draw": "models",
     "run txl": "demo",
     "run vit --no-draw": "demo",
+    "run vit --no-draw --dask local:2": "cluster,demo",
     "organize x.npy": "report",
     "organize x.safetensors --no-draw": "models",
     "report runs/x": "report",
@@ -139,6 +150,12 @@ REFUSED = {
     "depth bert-base-uncased --text book.txt": "models,report",
     "depth vit": "demo",
     "depth --tasks": "report",
+    "compare runs/a runs/b": "compare,report",
+    "compare runs/a runs/b --no-draw": "compare",
+    "compare --checkpoints txl": "compare,demo",
+    "compare --checkpoints photos --text book.txt --no-draw": "compare,models",
+    "prune bert-base-uncased --data book.txt": "models,report",
+    "prune txl": "demo",
     "train txl --output new --data photos": "models",
     "train vit --output new --config paper": "train",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,19 +14,29 @@ from torch import Tensor
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 
+#: Numbers of things and of repetitions fit into 32 bits.
+_LARGEST_COUNT = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class ScaledArray:
     """A checked array, divided by the power of two that puts its largest absolute value between 1/2 and 1."""
 
-    values: Float[Tensor, "..."]  #: float32 or float64; zero where missing
+    values: Any  #: a tensor of float32 or float64, zero where missing; or `ScaledBlocks`, which are not in memory
     missing: Bool[Tensor, "..."] | None  #: on the CPU, broadcast to the shape of `values`; None: none is
     exponent: int  #: the original array is ``values * 2**exponent``
 
     def in_units(self, distances: Float[Tensor, "slice slice"]) -> Float[np.ndarray, "slice slice"]:
         """Convert distances between slices of `values` to the array's units; inf beyond the range of float64."""
-        with np.errstate(over="ignore", under="ignore"):
-            return np.asarray(np.ldexp(distances.cpu().numpy(), self.exponent))
+        return in_units(distances, self.exponent)
+
+
+def in_units(distances: Float[Tensor, "slice slice"], exponent: int) -> Float[np.ndarray, "slice slice"]:
+    """Distances times ``2**exponent``, on the CPU; inf beyond the range of float64."""
+    if distances.is_cuda and abs(exponent) < 1000:  # a power of two that float64 has
+        return np.asarray((distances * 2.0**exponent).cpu().numpy())
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(distances.cpu().numpy(), exponent))
 
 
 def real_tensor(x: Any, name: str) -> Float[Tensor, "..."]:
@@ -135,11 +145,17 @@ def scaled_array(
         )
         raise InvalidValueError(_non_finite(tensor, name, advice))
     exponent = math.frexp(max(-low, high))[1]
-    factor = 2.0 ** max(-100, min(-exponent, 100))
-    values = tensor * factor if missing is None else tensor.mul_(factor)  # what was filled in is a copy already
-    if abs(exponent) > 100:  # 2**-exponent itself may be out of range
-        values *= 2.0 ** (-exponent - math.copysign(100, -exponent))
+    values = times_power_of_two(tensor, -exponent, in_place=missing is not None)  # what was filled in is a copy
     return ScaledArray(values.contiguous(), missing, exponent)
+
+
+def times_power_of_two(x: Float[Tensor, "..."], exponent: int, in_place: bool = False) -> Float[Tensor, "..."]:
+    """``x * 2**exponent`` as a new tensor or in place, also where that power itself is out of range."""
+    factor = 2.0 ** max(-100, min(exponent, 100))
+    result = x.mul_(factor) if in_place else x * factor
+    if abs(exponent) > 100:
+        result *= 2.0 ** (exponent - math.copysign(100, exponent))
+    return result
 
 
 def checked_device(device: Any) -> torch.device | None:
@@ -148,7 +164,7 @@ def checked_device(device: Any) -> torch.device | None:
         return None
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidValueError(
             f"device must be a device of torch such as 'cpu', 'cuda' or 'cuda:1', got {device!r}"
         ) from error
@@ -172,7 +188,9 @@ def missing_entries(mask: Any, name: str, shape: tuple[int, ...]) -> Bool[Tensor
     """
     if mask is None:
         return None
-    if isinstance(mask, Tensor):
+    if isinstance(mask, Tensor) and mask.is_meta:
+        tensor = torch.empty(0)
+    elif isinstance(mask, Tensor):
         tensor = mask.detach().cpu()
     else:
         try:
@@ -233,7 +251,7 @@ def checked_index(number: int, n: int, name: str, what: str) -> int:
     """Return `number`, which may be negative, as an index from the front into a sequence of length `n`."""
     try:
         index = operator.index(number)
-    except TypeError:
+    except (TypeError, RuntimeError):
         raise InvalidTypeError(f"{name} must be an integer, got {number!r}") from None
     if not -n <= index < n:
         raise InvalidValueError(f"{name} must be between {-n} and {n - 1} for {n} {what}, got {index}")
@@ -312,9 +330,17 @@ def at_least_one(value: int, name: str) -> int:
     """Return `value` as an integer that is at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidTypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise InvalidValueError(f"{name} must be at least 1, got {value}")
+    if not 1 <= value <= _LARGEST_COUNT:
+        rule = "at least 1" if value < 1 else f"at most {_LARGEST_COUNT}"
+        raise InvalidValueError(f"{name} must be {rule}, got {value}")
     return int(value)
+
+
+def one_of(value: Any, name: str, choices: Any, alternative: str = "") -> Any:
+    """Return `value`, which must be one of the strings that a Literal allows."""
+    if not isinstance(value, str) or value not in get_args(choices):
+        raise InvalidValueError(f"{name} must be one of {get_args(choices)}{alternative}, got {value!r}")
+    return value
 
 
 def as_input_type(result: Tensor, x: Any) -> Any:

@@ -12,13 +12,15 @@ EXTRAS = {
     "report": ("matplotlib",),
     "demo": ("PIL", "headtree_networks", "safetensors", "transformers"),
     "train": ("datasets",),
+    "cluster": ("dask", "distributed"),
+    "compare": ("ot",),
 }
 
 #: The extras that another extra includes, as in `pyproject.toml`.
 _INCLUDED = {"demo": ("models", "report"), "train": ("models", "report")}
 
 #: Names on the package index that differ from the import names.
-INDEX_NAMES = {"PIL": "pillow", "headtree_networks": "headtree-networks"}
+INDEX_NAMES = {"PIL": "pillow", "headtree_networks": "headtree-networks", "ot": "POT"}
 
 
 def require(extras: str, purpose: str, *packages: str) -> None:

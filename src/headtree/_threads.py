@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Lock
+from threading import Barrier, Lock
 from typing import Any, TypeVar
 
 import torch
@@ -56,7 +56,8 @@ def product_by_rows(left: Tensor, right: Tensor) -> Tensor:
         rows = slice(band * _ROWS_AT_A_TIME, (band + 1) * _ROWS_AT_A_TIME)
         torch.mm(left[rows], right.T, out=result[rows])
 
-    for_each_task(multiply, -(-len(left) // _ROWS_AT_A_TIME))
+    with sleeping_threads():  # the order of a sum must not depend on how many threads torch would divide it between
+        for_each_task(multiply, -(-len(left) // _ROWS_AT_A_TIME))
     return result
 
 
@@ -112,7 +113,14 @@ def one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pool(n_threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="headtree")
+    """A pool in whose threads torch does not start threads of its own."""
+    before, started = torch.get_num_threads(), Barrier(n_threads + 1)
+    pool = ThreadPoolExecutor(n_threads, "headtree", torch.set_num_threads, (1,))
+    for _ in range(n_threads):
+        pool.submit(started.wait)
+    started.wait()
+    torch.set_num_threads(before)  # the number is also what threads that are started later begin with
+    return pool
 
 
 if hasattr(os, "register_at_fork"):

@@ -19,6 +19,10 @@ class InvalidValueError(HeadtreeError, ValueError):
     """An argument has the right type but breaks a rule; the message says which, what came, and what to do."""
 
 
+class DamagedFileError(InvalidValueError):
+    """A file was changed or lost since headtree wrote it; the message names it."""
+
+
 class InvalidTypeError(HeadtreeError, TypeError):
     """An argument has an unusable type; the message says what is needed, what came, and what to do."""
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import headtree as ht
+from headtree import _memory
 from headtree.depth.frozen_network import count_paths, random_path
 from headtree.depth.norms import relative_residual
 from headtree.errors import HeadtreeError
@@ -202,9 +203,8 @@ def test_heads_that_carry_short_paths_are_found():
 
 
 def test_too_long_for_the_memory_is_refused(monkeypatch):
-    from headtree.depth import paths
 
-    monkeypatch.setattr(paths, "available_memory", lambda: 1000)
+    monkeypatch.setattr(_memory, "available_memory", lambda: 1000)
     with pytest.raises(HeadtreeError, match=r"need about .* pass shorter inputs"):
         ht.path_lengths(network("pre"), inputs=X)
 

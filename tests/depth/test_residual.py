@@ -16,8 +16,8 @@ import headtree as ht
 from headtree.depth.norms import composite_norm, relative_residual, residual
 from headtree.depth.residual import VARIANTS, rank_residual
 from headtree.errors import HeadtreeError, HeadtreeWarning
+from headtree.models.given_model import prepare
 from headtree.models.graph.read_stream import locate_stream, read_stream
-from headtree.models.view import prepare
 from tests.depth.conftest import ORDERS, Block, Heads, X, network
 from tests.models import zoo
 from tests.models.test_capture_modules import Attention

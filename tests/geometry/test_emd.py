@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import ot
 import pytest
@@ -9,6 +11,7 @@ from scipy.spatial.distance import pdist, squareform
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.geometry import folder_sums as averages
+from headtree.geometry.emd import folder_weights
 from headtree.geometry.kernels_cpu import add_pairwise_l1
 from headtree.trees.tree import PartitionTree
 from tests import oracles
@@ -88,6 +91,20 @@ def test_levels_and_distinct_differ_by_the_repeated_folders():
     # root 4; {0, 1} 3·2/3 on two levels; {2} 6/3 on three; {0}, {1} 3/3 each
     assert levels == pytest.approx(4 + 2 * 2 + 3 * 2 + 2)
     assert distinct == pytest.approx(4 + 2 + 2 + 2)
+
+
+@pytest.mark.parametrize("alpha", [8.0, 30.0, -30.0])
+def test_weights_by_level_do_not_cancel(alpha):
+    """Exactly 2^(-alpha level), summed over the levels of a folder, also where that is 2^-56 of the root's."""
+    labels = np.stack([np.minimum(np.arange(8), level) for level in range(8)])  # one leaf leaves on every level
+    tree = PartitionTree(labels)
+    folders = tree.distinct
+    for folder, weight in enumerate(folder_weights(tree, alpha, 0.0, "levels")):
+        levels = range(folders.level[folder], folders.level[folder] + folders.stands_on[folder])
+        assert weight == pytest.approx(math.fsum(2.0 ** (-alpha * level) for level in levels), rel=1e-14)
+    x = np.random.default_rng(0).standard_normal((5, 8))
+    assert (ht.tree_emd(x, 0, [tree], alpha=alpha) > 0).sum() == 20
+    assert ht.organize_array(x, ht.Questionnaire(alpha=alpha)).trees[0].n_leaves == 5
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,6 +1,7 @@
 """Families of heads: the best choice of folders, their medoids, and whether other inputs show them again."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures import families as families_module
 from headtree.measures.comparisons import adjusted_rand_index
-from headtree.measures.consensus import of_one_input
-from headtree.measures.families import replication_of_families
+from headtree.measures.consensus import consensus_of, of_one_input
+from headtree.measures.families import likeness_of, replication_of_families
 from headtree.measures.support import Chance
 from tests.measures.examples import families, noise
 
@@ -168,3 +169,62 @@ def test_support_and_families_move_with_the_heads():
     medoids = [(*sorted(order[f].tolist()), order[m]) for f, m in zip(theirs.folders, theirs.medoid, strict=True)]
     assert set(medoids) == {(*f.tolist(), m) for f, m in zip(ours.folders, ours.medoid, strict=True)}
     assert there.replication.rand_index == pytest.approx(moved.replication.rand_index)
+
+
+def kernels_with_families(seed=0, n_inputs=10):
+    """12 heads: 0-5 look alike, of which only 0 and 1 write alike; 6-11 look and write alike."""
+    rng = np.random.default_rng(seed)
+    looks, writes = np.repeat([0, 1], 6), np.array([0, 0, 2, 3, 4, 5] + [1] * 6)
+
+    def cosines(groups, noise):
+        shared = np.eye(6)[groups] + noise * rng.normal(size=(n_inputs, 12, 6))
+        features = np.concatenate([shared, rng.normal(size=(n_inputs, 12, 40)) / 20], axis=2)
+        scaled = features / np.linalg.norm(features, axis=2, keepdims=True)
+        return scaled @ scaled.swapaxes(1, 2)
+
+    return InputMatrices(np.ascontiguousarray([cosines(looks, 0.1), cosines(writes, 0.1)]), True)
+
+
+def test_heads_that_look_alike_but_write_otherwise_are_no_functional_family():
+    inputs = kernels_with_families()
+    found = consensus_of(inputs, "function", n_bootstrap=50, rng=0)
+    families_found = [set(leaves.tolist()) for leaves in found.families().folders]
+    assert families_found == [set(range(6, 12)), {0, 1}]
+    by_leaves = {tuple(f.tolist()): value for f, value in zip(found.folders, found.likeness, strict=True)}
+    assert {0, 1, 2, 3, 4, 5} in [set(leaves.tolist()) for leaves in found.supported(0.2)]
+    assert by_leaves[tuple(range(6))] < 0.15 < by_leaves[(0, 1)]
+
+
+def test_likeness_is_the_smaller_mean_cosine_of_the_pairs_of_a_folder():
+    inputs = kernels_with_families(1)
+    folders = [np.array([0, 1, 4]), np.array([7, 9])]
+    centring = np.eye(12) - 1 / 12
+    expected = []
+    for folder in folders:
+        means = []
+        for part in inputs.parts:
+            centred = centring @ part.mean(axis=0) @ centring
+            unit = np.sqrt(np.diag(centred))
+            pairs = [centred[a, b] / unit[a] / unit[b] for a, b in itertools.combinations(folder, 2)]
+            means.append(np.mean(pairs))
+        expected.append(min(means))
+    np.testing.assert_allclose(likeness_of(inputs, folders), expected)
+    assert likeness_of(InputMatrices(inputs.parts[:1], False), folders) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_functional_families_are_the_best_of_all_choices(seed):
+    found = random_consensus(seed)
+    likeness = np.random.default_rng(seed).random(len(found.folders)) / 2
+    found = replace(found, kind="function", likeness=likeness)
+    size = np.array([len(f) for f in found.folders])
+    worth = size * (size - 1) / 2 * np.maximum(likeness - 0.15, 0) * 2 * found.support
+    best = 0.0
+    for count in range(1, 4):
+        for chosen in itertools.combinations(range(len(worth)), count):
+            leaves = np.concatenate([found.folders[i] for i in chosen])
+            if len(set(leaves.tolist())) == len(leaves):
+                best = max(best, worth[list(chosen)].sum())
+    index = {tuple(f.tolist()): i for i, f in enumerate(found.folders)}
+    main = found.families(3)
+    assert sum(worth[index[tuple(f.tolist())]] for f in main.folders) == pytest.approx(best)

@@ -174,7 +174,11 @@ ATT = tensor(scores())
 CALLS = {
     "heads that differ": (
         lambda: ht.head_similarity([ATT, ATT.take([0, 1])]),
-        "same heads on every input; capture the same network",
+        r"on every input, got 5 heads \(L0H0 to L0H4\) in input 0 and 2 heads \(L0H0 to L0H1\) in input 1; capture",
+    ),
+    "a head that is masked everywhere, for a questionnaire": (
+        lambda: ht.head_similarity(tensor(scores(), mask=np.arange(5)[:, None, None] == 2), "questionnaire"),
+        r"head L0H2 is masked on every query of an input, .* leave it out with att\.take",
     ),
     "no input": (lambda: ht.head_similarity([]), "at least one AttentionTensor, got none"),
     "arrays": (lambda: ht.head_similarity([scores()]), r"wrap an array with AttentionTensor\.from_array"),

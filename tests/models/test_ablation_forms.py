@@ -35,6 +35,12 @@ BY_HAND = {
     "known from outputs, gated": ("hy_v4", None, (1, 2), "layers.1.self_attn.o_proj"),
     "encoder, beside n-grams": ("prophetnet", "encoder", (1, 2), "encoder.layers.1.self_attn.out_proj"),
     "cross, beside n-grams": ("prophetnet", "cross", (1, 2), "decoder.layers.1.cross_attn.out_proj"),
+    "with n-grams": ("prophetnet", "decoder", (1, 2), "decoder.layers.1.self_attn.out_proj"),
+    "global tokens, with blocks": ("pegasus_x", "encoder", (1, 2), "encoder.layers.1.self_attn.out_proj"),
+    "bands": ("longformer", None, (1, 2), "encoder.layer.1.attention.output.dense"),
+    "bands of an encoder": ("led", "encoder", (1, 2), "encoder.layers.1.self_attn.output"),
+    "without a softmax": ("reformer", None, (1, 2), "encoder.layers.1.attention.output.dense"),
+    "a single key": ("cvt", None, (1, 1), "encoder.stages.1.layers.0.attention.output.dense"),
     "beside assignments": ("groupvit", "text_model", (1, 2), "text_model.encoder.layers.1.self_attn.out_proj"),
     "learned tokens alone": (
         "sam3", "detr_decoder", (0, 2), "detr_decoder.layers.0.self_attn.o_proj"
@@ -64,7 +70,7 @@ def test_a_head_is_its_rows_of_the_output_projection(form):
     pruned = copy.deepcopy(model)
     with view.ablated([(layer, head)], part=part):
         without = first(model, read)
-    zero_rows(pruned.get_submodule(path), head, {"prophetnet": 16}.get(name, 4))
+    zero_rows(pruned.get_submodule(path), head, {"prophetnet": 16, "cvt": 2}.get(name, 4))
     torch.testing.assert_close(without, first(pruned, read), atol=1e-5, rtol=1e-5)
     assert without.shape != before.shape or not torch.allclose(without, before, atol=1e-5)
     assert torch.equal(first(model, read), before)
@@ -168,22 +174,113 @@ def test_differential_attention_loses_both_products_of_a_head(monkeypatch):
     eager.load_state_dict(model.state_dict())
     monkeypatch.setattr(nn.functional, "softmax", without)
     torch.testing.assert_close(found, first(eager, read), atol=1e-5, rtol=1e-5)
-    monkeypatch.undo()
-    with pytest.raises(HeadtreeError, match=r"how must be 'zero' for the heads of layers.1.self_attn"):
-        view.ablated([(1, 2)], "mean", reference=read).__enter__()
 
 
+#: What replaces features of one head: their mean over a reference input, or those of the same tokens of it.
+REPLACED = {
+    "mean": lambda x: x[:1].mean(dim=(0, 1), keepdim=True).expand_as(x),
+    "resample": lambda x: x[:1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("how", list(REPLACED))
+def test_both_products_of_differential_attention_are_replaced(how, monkeypatch):
+    model, read = family("diffllama")
+    reference = {name: value[:1] for name, value in read.items()}
+    with ht.ModelView(model).ablated([(0, 2)], how, reference={"inputs": reference}):
+        found = first(model, read)
+    matmul, calls = torch.matmul, []
+
+    def replacing(probs, values):
+        product = matmul(probs, values)
+        if probs.ndim == 4 and probs.shape[-1] == values.shape[-2] == 12:
+            calls.append(1)
+            if len(calls) in (1, 2):  # of the first layer
+                product[:, 2] = REPLACED[how](product[:, 2])
+        return product
+
+    eager = built(families.case("diffllama"), "eager")
+    eager.load_state_dict(model.state_dict())
+    monkeypatch.setattr(torch, "matmul", replacing)
+    torch.testing.assert_close(found, first(eager, read), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", list(REPLACED))
+def test_text_and_layout_of_lilt_are_replaced(how):
+    model, read = family("lilt")
+    reference = {name: value[:1] for name, value in read.items()}
+    with ht.ModelView(model).ablated([(0, 2)], how, reference={"inputs": reference}):
+        found = first(model, read)
+
+    def replace(_, args):
+        x, n = args[0].clone(), args[0].shape[-1] // 4
+        x[..., 2 * n : 3 * n] = REPLACED[how](x[..., 2 * n : 3 * n])
+        return (x, *args[1:])
+
+    attention = model.encoder.layer[0].attention
+    handles = [
+        each.dense.register_forward_pre_hook(replace) for each in (attention.output, attention.layout_output)
+    ]
+    torch.testing.assert_close(found, first(model, read), atol=1e-5, rtol=1e-5)
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("how", list(REPLACED))
 @pytest.mark.parametrize(
-    ("name", "part", "message"),
+    ("name", "part", "path"),
     [
-        ("pegasus_x", "encoder", "also attend in a form that is not captured"),
-        ("prophetnet", "decoder", "also attend in a form that is not captured"),
-        ("longformer", None, "is known only from its outputs, and layer 0 of them is not what exactly one product"),
-        ("swiftformer", None, "has no softmax there between a product of queries and keys and one with values"),
+        ("prophetnet", "decoder", "decoder.layers.0.self_attn.out_proj"),
+        ("longformer", None, "encoder.layer.0.attention.output.dense"),
     ],
 )
-def test_what_is_no_head_says_so(name, part, message):
+def test_all_that_heads_hand_over_is_replaced(name, part, path, how):
     model, read = family(name)
-    with pytest.raises(HeadtreeError, match=message), ht.ModelView(model).ablated([(0, 0)], part=part):
-        first(model, read)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    reference = {key: value[:1] for key, value in read.items()}
+    with ht.ModelView(model).ablated([(0, 2)], how, part=part, reference={"inputs": reference}):
+        found = first(model, read)
+
+    def replace(_, args):
+        x, n = args[0].clone(), args[0].shape[-1] // (16 if name == "prophetnet" else 4)
+        tokens = x[..., 2 * n : 3 * n].flatten(1, -2)
+        own = tokens[:, :12] if name == "longformer" and how == "mean" else tokens  # it appends padding
+        new = REPLACED[how](own)
+        x[..., 2 * n : 3 * n] = (new[:, :1].expand_as(tokens) if how == "mean" else new).reshape(*x.shape[:-1], n)
+        return (x, *args[1:])
+
+    handle = model.get_submodule(path).register_forward_pre_hook(replace)
+    expected = first(model, read)
+    handle.remove()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_references_of_n_grams_must_be_of_one_length():
+    model, read = family("prophetnet")
+    shorter = {**read, "decoder_input_ids": read["decoder_input_ids"][:, :5]}
+    with (
+        ht.ModelView(model).ablated([(0, 2)], "resample", part="decoder", reference={"inputs": read}),
+        pytest.raises(HeadtreeError, match="exactly as many tokens as the input, got 7 and 5; pass other"),
+    ):
+        first(model, shorter)
+
+
+@pytest.mark.parametrize("name", ["led", "longformer"])
+def test_effects_where_attention_is_known_from_outputs(name):
+    model, read = family(name)
+    given = {"part": "encoder" if name == "led" else None, "heads": [(0, 1), (1, 2)]}
+    found = ht.head_effects(model, inputs=read, loss=lambda output, _: output[0].square(), **given)
+    view, whole = ht.ModelView(model), first_output(model, read)
+    for head, effect in zip(found.heads, found.raw, strict=True):
+        with view.ablated([head], part=given["part"]):
+            assert effect == pytest.approx(float(first_output(model, read) - whole), abs=1e-6)
+
+
+def first_output(model, read):
+    return output(model, read).double().square().mean()
+
+
+@pytest.mark.parametrize("name", ["swiftformer", "patchtsmixer"])
+def test_a_gate_is_no_attention(name):
+    model, read = family(name)
+    with pytest.raises(HeadtreeError, match="no attention was found"):
+        ht.ModelView(model).capture(inputs=read)

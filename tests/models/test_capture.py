@@ -8,8 +8,8 @@ import torch
 
 import headtree as ht
 from headtree.errors import HeadtreeError
+from headtree.models.given_model import prepare
 from headtree.models.model_files import weights_hash
-from headtree.models.view import prepare
 from tests.models import zoo
 
 LONG = " ".join(f"w{i}" for i in range(40))

@@ -7,10 +7,13 @@ import torch
 import transformers
 
 import headtree as ht
-from headtree.errors import HeadtreeError
+from headtree.errors import HeadtreeError, HeadtreeWarning
 from headtree.models import facts
 from headtree.models.watching.returned import unaccounted
 from tests.models import zoo
+from tools.sweep import families
+from tools.sweep.measure import built as sweep_built
+from tools.sweep.measure import runnable
 
 
 def built(name, implementation=None):
@@ -337,3 +340,93 @@ def test_a_layer_that_is_returned_and_was_not_seen_is_unaccounted_for():
     assert list(unaccounted(shapes, fields)) == ["n_gram_attn"]
     assert list(unaccounted(shapes[:2], fields)) == ["attentions", "n_gram_attn"]
     assert not unaccounted([], {"attentions": [torch.rand(8, 32), torch.randn(1, 4, 8, 8)]})
+
+
+class SilentModel(transformers.LlamaModel):
+    """Fails when it is asked for its attention."""
+
+    def forward(self, input_ids, output_attentions=False, **options):
+        if output_attentions:
+            raise ValueError("attention is not for sale")
+        return super().forward(input_ids, **options)
+
+
+class ShuffledModel(transformers.LlamaModel):
+    """Returns the attention of a head under the number of another."""
+
+    def forward(self, input_ids, output_attentions=False, **options):
+        found = super().forward(input_ids, output_attentions=output_attentions, **options)
+        if output_attentions:
+            found["attentions"] = tuple(layer.roll(1, dims=1) for layer in found.attentions)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            SilentModel,
+            r"fails when it attends eagerly.*ValueError: attention is not for sale.*not compared with that",
+        ),
+        (ShuffledModel, r"a layer of attentions that ShuffledModel returns is the attention of no captured call"),
+    ],
+)
+def test_a_comparison_that_fails_or_was_not_possible_is_said(model, message):
+    known, read = zoo.ALL["llama"].build(), zoo.ALL["llama"].read()
+    other = model(known.config).eval()
+    other.load_state_dict(known.state_dict())
+    expected = ht.capture(known, inputs=read)[0].values
+    with pytest.warns(HeadtreeWarning, match=message):
+        found = ht.capture(other, inputs=read)[0].values
+    assert torch.equal(found, expected)
+
+
+def test_a_softmax_that_weighs_residual_streams_is_no_attention():
+    case = families.case("deepseek_v4")
+    model, read = sweep_built(case), runnable(case)[1]
+    att = ht.capture(model, inputs=read, kind="probs", layers=[0, 1])[0]
+    assert [layer["module"] for layer in att.provenance["layers"]] == ["layers.0.self_attn", "layers.1.self_attn"]
+    layers = runnable(case)[0](**read, output_attentions=True).attentions[:2]
+    torch.testing.assert_close(att.values, torch.cat([layer[0] for layer in layers]), atol=1e-5, rtol=0)
+
+
+def test_sampling_points_of_deformable_attention_are_no_keys():
+    case = families.case("rf_detr")
+    model, read = sweep_built(case), runnable(case)[1]
+    with pytest.raises(
+        HeadtreeError, match=r"part must be one of 'backbone', 'decoder'.*cross_attentions \(5 axes"
+    ):
+        ht.capture(model, inputs=read, part="cross")
+
+
+class LearnedPooling(torch.nn.Module):
+    """A learned query looks at all tokens; named like attention, and it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.Softmax(dim=-1)
+        self.query = torch.nn.Parameter(torch.randn(1, 8, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        return self.attention(self.query @ x.mT) @ x
+
+
+def test_the_scores_of_a_learned_query_are_attention():
+    net, x = LearnedPooling(), torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(1))
+    att = ht.capture(net, inputs=[x], kind="probs")[0]
+    torch.testing.assert_close(att.values, (net.query @ x.mT).softmax(-1).detach())
+
+
+class SingleKeyAttention(torch.nn.Module):
+    """Attends by einsum, which multiplies by a single key without a matrix product."""
+
+    def forward(self, x):
+        keys = x[:, :1]
+        probs = torch.einsum("bqd,bkd->bqk", x, keys).softmax(dim=-1)
+        return torch.einsum("bqk,bkd->bqd", probs, keys)
+
+
+def test_a_single_key_is_attended_to():
+    att = ht.capture(SingleKeyAttention(), inputs=[torch.randn(1, 5, 8)], kind="probs")[0]
+    assert att.values.shape == (1, 5, 1)
+    assert bool((att.values == 1).all())

@@ -141,7 +141,7 @@ def test_models_loaded_with_eager_attention_are_captured_too(name):
 
 @pytest.mark.parametrize("name", list(zoo.REGISTRY))
 def test_registry_is_the_way_where_the_model_uses_it(name):
-    from headtree.models.view import prepare
+    from headtree.models.given_model import prepare
 
     case = zoo.ALL[name]
     plan = prepare(model(name), inputs=case.read(), part=next(iter(case.parts))).plan
@@ -151,7 +151,7 @@ def test_registry_is_the_way_where_the_model_uses_it(name):
 
 @pytest.mark.parametrize("name", list(zoo.WATCHED))
 def test_models_that_never_call_the_registry_do_not_pass_silently(name):
-    from headtree.models.view import prepare
+    from headtree.models.given_model import prepare
 
     plan = prepare(model(name), inputs=zoo.ALL[name].read()).plan
     assert not plan.registry

@@ -1,4 +1,6 @@
-"""Kill the making of a run at its writes, then finish it: ``python -m tests.pipeline.interrupted FOLDER SEED N``.
+"""Kill the making of a run at its writes, then finish it: ``python -m tests.pipeline.interrupted N [--draw]``.
+
+With ``--draw``, figures and the page are drawn too.
 
 Everything heavy is imported once and each trial is a forked child, which no kernel has run in before. A child that
 is to be killed counts what it writes in the run's folder through Python's audit events and sends itself SIGKILL at
@@ -7,9 +9,13 @@ one of them, which no handler and no `finally` survives.
 
 from __future__ import annotations
 
+import argparse
 import os
+import shutil
 import signal
 import sys
+import tempfile
+import time
 import traceback
 from pathlib import Path
 
@@ -48,7 +54,7 @@ def in_child(action) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def make(folder: Path, kill_at: int | None = None, count: Path | None = None) -> None:
+def make(folder: Path, draw: bool, kill_at: int | None = None, count: Path | None = None) -> None:
     """Make or finish the run; die at a write, or tell how many there were."""
     seen = 0
 
@@ -60,7 +66,7 @@ def make(folder: Path, kill_at: int | None = None, count: Path | None = None) ->
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    small_run(folder)
+    small_run(folder, draw=draw)
     if count is not None:
         count.write_text(str(seen))
 
@@ -74,28 +80,43 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def main(where: Path, seed: int, n: int) -> None:
-    if in_child(lambda: make(where / "whole", count=where / "count")) != 0:
+def kill(where: Path, seed: int, n: int, draw: bool) -> str:
+    """Kill `n` runs, each at its own moment; returns a line of figures."""
+    if in_child(lambda: make(where / "whole" / "run", draw, count=where / "count")) != 0:
         raise SystemExit("the uninterrupted run failed")
     n_writes = int((where / "count").read_text())
-    expected = contents(where / "whole")
+    expected = contents(where / "whole" / "run")
     # spread evenly with a random offset, so that every step is hit
     offsets = np.random.default_rng(seed).random(n)
     places = [1 + int((i + offset) * n_writes / n) for i, offset in enumerate(offsets)]
     for trial, place in enumerate(places):
-        folder = where / f"trial{trial}"
-        ended = in_child(lambda at=place, to=folder: make(to, kill_at=at))
+        folder = where / f"trial{trial}" / "run"  # the page has the name of the folder
+        ended = in_child(lambda at=place, to=folder: make(to, draw, kill_at=at))
         if ended != -signal.SIGKILL:
             raise SystemExit(f"killed at write {place} of {n_writes}: ended with {ended}")
-        again = in_child(lambda to=folder: make(to, kill_at=40))  # and once more while it goes on
-        if again not in (0, -signal.SIGKILL) or in_child(lambda to=folder: make(to)) != 0:
+        again = in_child(lambda to=folder: make(to, draw, kill_at=40))  # and once more while it goes on
+        if again not in (0, -signal.SIGKILL) or in_child(lambda to=folder: make(to, draw)) != 0:
             raise SystemExit(f"killed at write {place} of {n_writes}: cannot be finished")
         found = contents(folder)
         if found != expected:
             names = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
             raise SystemExit(f"killed at write {place} of {n_writes}: {len(names)} files differ: {names[:5]}")
-    print(f"{n} runs killed at writes {places} of {n_writes} were finished bit for bit")
+        shutil.rmtree(folder)
+    return f"{n} runs killed at writes {places[0]} to {places[-1]} of {n_writes} were finished bit for bit"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("n", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", action="store_true")
+    given = parser.parse_args()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        said = kill(Path(folder), given.seed, given.n, given.draw)
+    print(f"{said}; {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main()

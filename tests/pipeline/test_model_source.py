@@ -7,6 +7,7 @@ import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make_run import make_run
 from headtree.pipeline.model_source import ModelSource
+from headtree.pipeline.sources import TensorSource
 from headtree.runs.folder import OtherSettingsError
 from tests.runs.examples import QUICK
 
@@ -153,7 +154,11 @@ def test_a_run_of_value_weighted_attention_has_everything(vit_folder, pictures, 
     ("options", "message"),
     [
         ({}, "name a text file with --text or a folder with --images"),
-        ({"text": "words", "images": "pictures"}, "not both"),
+        ({"text": "words", "images": "pictures"}, "not several of them"),
+        ({"text": "words", "generate": 3}, "generate needs a text to go on from; give one with --prompt"),
+        ({"prompts": ["w1 w2"], "generate": 3}, "has no head that predicts the next token"),
+        ({"prompts": ["w1 w2"], "generate": 0}, "generate must be at least 1"),
+        ({"prompts": ["w1 w2"], "tokens": 8}, "leave --tokens out with --prompt"),
         ({"text": "nothing.txt"}, "does not exist"),
         ({"text": "."}, "cannot be read"),
         ({"images": "nowhere"}, "is not a folder; check the path"),
@@ -203,3 +208,49 @@ def test_a_folder_of_a_run_is_not_taken_for_a_model(tmp_path, monkeypatch):
     assert source.settings["fingerprint"] is None
     (tmp_path / "txl" / "config.json").write_text("{}")
     assert not ModelSource(model="txl", text=tmp_path / "txl" / "config.json").is_bundled
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory, tokenizer):
+    """A folder with a small model that writes."""
+    from tests.models.test_generation import headed
+
+    path = tmp_path_factory.mktemp("models") / "writer"
+    headed("gpt2").save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_a_run_of_what_a_model_writes_has_everything(writer, tmp_path):
+    source = ModelSource(model=str(writer), prompts=["w1 w2 w3 w4", "w5 w6 w7 w8 w9"], generate=6)
+    run = make_run(source, tmp_path / "run", measures=QUICK, draw=True, depth=True)
+    first, second = run.attention
+    assert first.shape == (12, 6, 12)
+    assert second.shape == (12, 6, 13)
+    assert first.queries == first.keys[6:]
+    assert first.provenance["generated"]["prompt"] == "[CLS] w1 w2 w3 w4 [SEP]"
+    assert len(first.provenance["generated"]["ids"]) == 6
+    assert run.record.settings["source"]["generate"] == 6
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert run.tables["heads"]["relevance"].notna().all()
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    make_run(source, tmp_path / "run", measures=QUICK, draw=True, depth=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_prompts_alone_are_read(writer, tmp_path):
+    run = make_run(
+        ModelSource(model=str(writer), prompts=["w1 w2 w3 w4"]), tmp_path / "run", measures=QUICK, draw=False
+    )
+    assert run.attention[0].shape == (12, 6, 6)
+
+
+def test_token_tensors_make_a_run_with_figures_and_a_page(writer, tmp_path):
+    view = ht.ModelView(str(writer))
+    tensors = view.token_tensor(texts=["w1 w2 w3 w4 w5 w6", "w5 w6 w7 w8 w9 w1"])
+    for by in ("norm", "projection"):
+        source = TensorSource([tensor.reduce(by) for tensor in tensors])
+        run = make_run(source, tmp_path / by, measures=QUICK, draw=by == "norm")
+        assert run.attention[0].shape == (3, 8, 8)
+        assert run.attention[0].provenance["token_tensor"] == {"by": by}
+    assert (tmp_path / "norm" / "report.html").is_file()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from headtree.cli.app import app
 from headtree.depth.model_depth import measure_depth
-from headtree.models.view import prepare
+from headtree.models.given_model import prepare
 from headtree.report.figures.depth_figures import depth_residual, draw_depth
 from headtree.report.words.depth_section import _fall_words, _size_words, depth_section
 from headtree.section import Section, read_section

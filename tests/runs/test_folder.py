@@ -14,7 +14,7 @@ from headtree.errors import HeadtreeError
 from headtree.pipeline.make_run import Measures, make_run
 from headtree.pipeline.sources import TensorSource
 from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, writing_run
-from headtree.runs.record import NotARunError
+from headtree.runs.record import NotARunError, signed
 from tests.runs.examples import QUICK, small_run, tensors
 
 
@@ -74,7 +74,7 @@ def test_force_replaces_the_run_and_nothing_else(finished):
 def test_a_run_of_another_version_is_refused(finished):
     path = finished.path / "run.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"headtree": "0.0.1"}))
+    path.write_text(json.dumps(signed(record | {"headtree": "0.0.1"})))
     with pytest.raises(OtherSettingsError, match=r"made by headtree 0\.0\.1, and this is"):
         again(finished.path)
     assert ht.open_run(finished.path).n_inputs == 2  # which can be read all the same

@@ -1,6 +1,7 @@
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.geometry.linkage import linkage_tree
 from headtree.runs.organization_store import read_organization, write_organizations
+from headtree.runs.record import signed
 from headtree.runs.similarity_store import read_similarities, write_similarities
 from headtree.section import Picture, Section, Table
 from headtree.tensor.probabilities import as_probabilities
@@ -65,6 +67,8 @@ def test_any_consensus_comes_back(tmp_path):
     """With its replication, in the order given, whatever the kinds are called."""
     atts = tensors(4, n_tokens=(8,))
     given = {kind: ht.consensus(ht.head_similarity(atts, kind), n_bootstrap=3) for kind in ("jensen-shannon", "l1")}
+    n_folders = len(given["l1"].support)
+    given["function"] = replace(given["l1"], kind="function", likeness=np.linspace(0, 1, n_folders))
     write_similarities(tmp_path / "s.zarr", given)
     found = read_similarities(tmp_path / "s.zarr")
     assert list(found) == list(given)
@@ -73,6 +77,7 @@ def test_any_consensus_comes_back(tmp_path):
         assert found[kind].to_dict() == each.to_dict()
         assert found[kind].replication == each.replication
         assert (found[kind].n_inputs, found[kind].n_bootstrap) == (4, 3)
+        np.testing.assert_equal(found[kind].likeness, each.likeness)
         np.testing.assert_array_equal(found[kind].affinity, each.affinity)
 
 
@@ -189,6 +194,7 @@ def test_what_is_no_run_is_refused(run, tmp_path):
     for text, message in (
         (json.dumps(record | {"format": "headtree.run/9", "headtree": "9.1"}), "another version of headtree .9.1"),
         (json.dumps({"format": record["format"]}), "is damaged"),
+        (json.dumps(signed({"format": record["format"]})), "is damaged"),
         ("[]", "cannot be read as the record"),
         ("\udcff", "cannot be read as the record"),
     ):
@@ -200,13 +206,13 @@ def test_what_is_no_run_is_refused(run, tmp_path):
 def test_what_is_not_there_yet_says_which_step_is_missing(run, tmp_path):
     record = json.loads((run.path / "run.json").read_text())
     record["steps"]["organize"]["status"] = "running"
-    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run.json").write_text(json.dumps(signed(record)))
     unfinished = ht.open_run(tmp_path)
     assert "not finished" in repr(unfinished)
     with pytest.raises(HeadtreeError, match="step organize is not done"):
         _ = unfinished.organization
     record["steps"]["compare"]["status"] = "running"
-    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "run.json").write_text(json.dumps(signed(record)))
     with pytest.raises(HeadtreeError, match="step compare is not done"):
         _ = ht.open_run(tmp_path).consensus
     with pytest.raises(HeadtreeError, match="run of a network"):

@@ -87,6 +87,7 @@ def test_runs_of_one_name_are_kept_apart(tmp_path, monkeypatch):
     runs = [small_run(tmp_path / side / "run", n_inputs=1, seed=seed) for seed, side in enumerate("ab")]
     text = reproduce([str(run.path) for run in runs], tmp_path / "out").read_text(encoding="utf-8")
     assert "| in the paper | claim | run | run-2 |" in text
+    assert text.count("All claims concern centred scores.") == 2
     assert len(list((tmp_path / "out" / "measured").iterdir())) == 2
 
 

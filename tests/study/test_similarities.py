@@ -23,6 +23,7 @@ from headtree.models.bundled.bundle import BundledNetwork
 from headtree.study.reproduce import into
 from headtree.study.similarities import compare_similarities as comparing
 from headtree.study.similarities import evidence_networks, predicted_function, prize, replication, roles_agreement
+from headtree.study.similarities.candidate_kernels import candidate_kernels, product_kernel, value_tree_kernel
 from headtree.study.similarities.evidence_networks import EvidenceNetwork, evidence_network, truth_by_loss
 from headtree.study.similarities.functional_truth import FunctionalTruth, output_changes, truth_of
 from headtree.study.similarities.geometries import PLAIN
@@ -196,9 +197,9 @@ def test_reactions_are_different_and_closed():
         reactions(7000, 0)
 
 
-def test_forty_candidates():
+def test_sixty_five_candidates():
     rng = np.random.default_rng(0)
-    assert len(VARIANTS) == 40
+    assert len(VARIANTS) == 65
     features = rng.normal(size=(3, 2, 8, 5))
     kernels = dict(zip("PSV", features @ features.swapaxes(2, 3), strict=True))
     both = of_variant(VARIANTS["P+V"], kernels, kernels["P"])
@@ -208,6 +209,49 @@ def test_forty_candidates():
     for i in range(2):
         expected = 0.25 * kernels["S"][i] + 0.75 * both.of_inputs([i]).combined()
         np.testing.assert_allclose(mixed.parts[0, i], expected)
+
+
+def test_kernels_of_outputs_and_of_products():
+    rng = np.random.default_rng(0)
+    probs, values = torch.from_numpy(rng.random((4, 5, 6))), torch.from_numpy(rng.normal(size=(4, 6, 3)))
+    products = torch.einsum("hqk,hkw->hqkw", probs, values).flatten(1)
+    unit = products / products.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(product_kernel(probs, values), unit @ unit.T)
+    probs[2] = 0
+    assert (product_kernel(probs, values)[2] == 0).all()
+
+
+def test_tree_kernels_know_which_heads_write_alike():
+    rng = np.random.default_rng(0)
+    groups = torch.from_numpy(rng.normal(size=(2, 8, 6))).repeat_interleave(3, dim=0)
+    values = groups + torch.from_numpy(rng.normal(size=(6, 8, 6))) / 5
+    sizes = torch.tensor([1.0, 5, 2, 1, 3, 9], dtype=torch.float64)[:, None, None]
+    kernel = value_tree_kernel(sizes * values)
+    np.testing.assert_allclose(kernel, kernel.T)
+    np.testing.assert_allclose(np.median(kernel[np.triu_indices(6, 1)]), -1)
+    same = np.arange(6)[:, None] // 3 == np.arange(6) // 3
+    assert kernel[same & ~np.eye(6, dtype=bool)].min() > kernel[~same].max()
+
+
+def test_candidate_kernels_of_a_model():
+    view, given = ht.ModelView(zoo.ALL["gpt2"].build()), texts(2)
+    atts = view.capture(inputs=given, kind="probs")
+    found = candidate_kernels("PSVOJTU", view, given, atts)
+    assert list(found) == list("PSVOJTU")
+    for i, att in enumerate(atts):
+        (cache,) = view.cache(inputs=[given[i]])
+        writes = cache["writes"].values.astype(np.float64)
+        centred = (writes - writes.mean(axis=1, keepdims=True)).reshape(len(writes), -1)
+        unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+        np.testing.assert_allclose(found["O"][i], unit @ unit.T, atol=1e-5)
+        halving = ht.PartitionTree.halving(att.shape[1])
+        distance = ht.tree_emd(att.block().double().numpy(), 0, [halving, halving], alpha=-2)
+        np.testing.assert_allclose(
+            found["T"][i], -distance / np.median(distance[np.triu_indices(len(distance), 1)])
+        )
+    for name, kernel in found.items():
+        assert kernel.shape == (len(given), len(atts[0].heads), len(atts[0].heads)), name
+        assert np.isfinite(kernel).all(), name
 
 
 def test_the_candidate_with_the_largest_smallest_margin_is_chosen():
@@ -221,7 +265,7 @@ def test_the_candidate_with_the_largest_smallest_margin_is_chosen():
     assert literal[prize.choose(scores)] == max(literal.values())
     assert prize.CHOSEN in VARIANTS
     (said,) = prize.prize_words()
-    assert said.startswith("40 candidates were tried")
+    assert said.startswith("65 candidates were tried")
     for (network, question), (value, name, plain) in prize.SELECTION.items():
         assert f"{network} {question} {value - plain:+.2f} ({name})" in said
 

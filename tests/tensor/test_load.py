@@ -8,6 +8,7 @@ from scipy.io import savemat
 
 import headtree as ht
 from headtree.errors import HeadtreeError
+from headtree.tensor.load import load_array
 
 X = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)  # head, query, key
 
@@ -72,11 +73,54 @@ def test_pickles_are_never_run(tmp_path):
         def __reduce__(self):
             return (exec, ("raise SystemExit('run!')",))
 
-    np.save(tmp_path / "a.npy", np.array([Evil()], dtype=object))
+    evil = np.empty((2, 2, 2), dtype=object)
+    evil[:] = Evil()
+    np.save(tmp_path / "a.npy", evil)
+    np.savez(tmp_path / "a.npz", evil=evil)
     torch.save(Evil(), tmp_path / "a.pt")
-    for name in ("a.npy", "a.pt"):
-        with pytest.raises(HeadtreeError, match="cannot be read"):
+    for name in ("a.npy", "a.npz", "a.pt"):
+        with pytest.raises(HeadtreeError, match=r"(?s)cannot be read.*pickled objects are refused on purpose"):
             ht.load_tensor(tmp_path / name)
+
+
+def test_one_array_is_read_without_the_others(tmp_path):
+    """Of an archive, only the array that was asked for: another may be damaged, huge or pickled."""
+    path = tmp_path / "a.npz"
+    np.savez(path, x=X, bad=np.arange(4000.0), other=np.array([{}], dtype=object))
+    data = bytearray(path.read_bytes())
+    data[data.index(np.arange(4000.0)[2000:2010].tobytes())] ^= 1
+    path.write_bytes(data)
+    np.testing.assert_array_equal(ht.load_tensor(path, name="x").block().numpy(), X)
+    np.testing.assert_array_equal(ht.load_tensor(path).block().numpy(), X)  # the only one with three axes
+    np.savez(path, x=X, y=X)
+    with pytest.raises(HeadtreeError, match=r"2 arrays of three or more axes; choose one with name=…"):
+        ht.load_tensor(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"), [("a,1_2,3_4\nx,1,2\n", ("1_2", "3_4")), ("a,１,２\nx,1,2\n", ("１", "２"))]
+)
+def test_names_that_python_would_read_as_numbers_are_names(tmp_path, text, labels):
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    found = load_array(tmp_path / "t.csv")
+    assert found.labels == (("x",), labels)
+    np.testing.assert_array_equal(found.values, [[1, 2]])
+
+
+def test_a_cell_that_is_no_number_is_named(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c\nx,1,2\ny,3,1_000\n")
+    with pytest.raises(HeadtreeError) as caught:
+        load_array(tmp_path / "t.csv")
+    assert "got '1_000' in row 3, column 3" in str(caught.value)
+    assert "pickle" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npy", ".npz", ".mat"])
+def test_errors_speak_of_what_is_wrong_only(tmp_path, suffix):
+    (tmp_path / f"bad{suffix}").write_bytes(b"\x00\xff\xfe")
+    with pytest.raises(HeadtreeError) as caught:
+        load_array(tmp_path / f"bad{suffix}")
+    assert "refused on purpose" not in str(caught.value)
 
 
 def test_damaged_missing_and_unknown_files(tmp_path):

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 import headtree as ht
+from headtree.cli.compare_command import compare
 from headtree.cli.depth_command import depth
+from headtree.cli.prune_command import prune
 from headtree.cli.run_commands import demo, organize, report, run
 from headtree.cli.study_commands import reproduce, train
 
@@ -20,6 +22,8 @@ headtree run ./my-vit --images photos --kind probs  … or on your images
 headtree organize measurement.npy                   any array with two or more axes
 headtree report runs/demo-txl                       draw a run again
 headtree depth bert-base-uncased --text book.txt    how fast tokens become alike with depth
+headtree compare runs/base runs/tuned               which heads changed, and how different two networks are
+headtree prune txl --criterion confidence,random    the loss without more and more heads
 headtree reproduce                                  test the claims of the Organized Attention paper
 
 A run is a folder: attention.zarr and organization.zarr (open them with xarray), heads.csv, layers.csv,
@@ -56,7 +60,7 @@ def _options(
     pass
 
 
-for _command in (demo, run, organize, report, reproduce, depth, train):
+for _command in (demo, run, organize, report, compare, prune, depth, reproduce, train):
     app.command()(_command)
 
 

@@ -63,6 +63,22 @@ Dtype = Annotated[
         show_default="that of the model's files",
     ),
 ]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread the inputs over the workers of a Dask cluster: local:N for N processes on this machine, or "
+        "the address of a scheduler, tcp://HOST:PORT. The result is the same.",
+        show_default="this process",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="The most memory to take, such as 2GB. Larger tensors are organized and compared by blocks, with the "
+        "same result; a step that needs a whole tensor says how much it takes.",
+        show_default="no limit",
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default="runs/NAME of the input")
 ]
@@ -118,10 +134,11 @@ def _warnings_in_a_line(command: str) -> Iterator[None]:
 def _code(error: HeadtreeError) -> int:
     if isinstance(error, ImportError):  # known before the modules below, some of them slow, are imported
         return BAD_INPUT
+    from headtree.pipeline.workers import ClusterError
     from headtree.runs.folder import OtherSettingsError, RunInUseError, SystemRefusedError
     from headtree.runs.record import NotARunError
 
-    if isinstance(error, SystemRefusedError):
+    if isinstance(error, SystemRefusedError | ClusterError):
         return SYSTEM
     return REFUSED if isinstance(error, RunInUseError | OtherSettingsError | NotARunError) else BAD_INPUT
 

@@ -9,6 +9,7 @@ import typer
 
 from headtree._extras import require
 from headtree.cli.common import (
+    Dask,
     Device,
     Draw,
     Dtype,
@@ -17,6 +18,7 @@ from headtree.cli.common import (
     Inputs,
     Json,
     Kind,
+    Memory,
     Model,
     Output,
     Raw,
@@ -62,6 +64,15 @@ def run(
     model: Model,
     text: Text = None,
     images: Images = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="A text itself; give the option again for more inputs.")
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that the model writes after each --prompt; its attention while it writes is used."
+        ),
+    ] = None,
     inputs: Inputs = 20,
     tokens: Annotated[
         int | None, typer.Option(help="Tokens per input.", show_default="64, or the model's context")
@@ -95,7 +106,10 @@ def run(
     similarity: Similarity = "attention",
     raw: Raw = False,
     output: Output = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the hub; of txl and vit a stage of training, such as early."),
+    ] = None,
     depth: Annotated[
         bool, typer.Option("--depth", help="Also measure how similar tokens become with depth.")
     ] = False,
@@ -110,6 +124,8 @@ def run(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
+    dask: Dask = None,
+    memory: Memory = None,
     draw: Draw = True,
     force: Force = False,
     json: Json = False,
@@ -121,20 +137,29 @@ def run(
     headtree run ./my-model --text book.txt --inputs 40 --tokens 128 -o runs/mine
     headtree run google/vit-base-patch16-224 --images photos --kind probs
     headtree run llama.gguf --text book.txt --layers 0-7 --device cuda --dtype bfloat16
+    headtree run bert-base-uncased --text book.txt --dask local:4
+    headtree run gpt2 --prompt "Once upon a time" --generate 64
 
     The same command finishes an interrupted run, and does nothing if the run is complete.
     """  # noqa: D301
     with cli_errors("run"):
         require_extras(
-            f"running the model {model!r}", draw=draw or depth or sensitivity, model=model, images=images
+            f"running the model {model!r}",
+            draw=draw or depth or sensitivity,
+            model=model,
+            images=images,
+            also=None if dask is None else "cluster",
         )
         from headtree.pipeline.make_run import default_folder, make_run
         from headtree.pipeline.model_source import ModelSource
+        from headtree.pipeline.workers import open_workers
 
         source = ModelSource(
             model=model,
             text=text,
             images=images,
+            prompts=prompt or (),
+            generate=generate,
             inputs=inputs,
             tokens=tokens,
             kind=kind,  # type: ignore[arg-type]  # checked there
@@ -149,18 +174,21 @@ def run(
         )
         folder = output or default_folder(Path(model).name)
         say = step_printer(str(folder), json)
-        result = make_run(
-            source,
-            folder,
-            similarity=similarity,  # type: ignore[arg-type]  # checked there
-            raw=raw,
-            depth=depth,
-            effects=effects,
-            sensitivity=sensitivity,
-            draw=draw,
-            force=force,
-            say=say,
-        )
+        with open_workers(dask) as workers:
+            result = make_run(
+                source,
+                folder,
+                similarity=similarity,  # type: ignore[arg-type]  # checked there
+                raw=raw,
+                depth=depth,
+                effects=effects,
+                sensitivity=sensitivity,
+                draw=draw,
+                force=force,
+                say=say,
+                workers=workers,
+                memory=memory,
+            )
         finish([result], json)
 
 
@@ -192,6 +220,7 @@ def organize(
     similarity: Similarity = "attention",
     raw: Raw = False,
     output: Output = None,
+    memory: Memory = None,
     draw: Draw = True,
     force: Force = False,
     json: Json = False,
@@ -219,7 +248,9 @@ def organize(
         say = step_printer(str(folder), json)
         if attention is None:
             source = ArrayFile(file, name, None if axes is None else axes.split(","))
-            result = make_array_run(source, folder, questionnaire=settings, draw=draw, force=force, say=say)
+            result = make_array_run(
+                source, folder, questionnaire=settings, draw=draw, force=force, say=say, memory=memory
+            )
         else:
             tensor = tensor_file(file, attention, name=name, kind=kind, heads_per_layer=heads_per_layer)
             result = make_run(
@@ -231,6 +262,7 @@ def organize(
                 draw=draw,
                 force=force,
                 say=say,
+                memory=memory,
             )
         finish([result], json)
 

@@ -22,7 +22,7 @@ def reproduce(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Folder for claims.md or similarities.md, and all that was measured."),
+        typer.Option("--output", "-o", help="Folder for the results and all that was measured."),
     ] = Path("runs/reproduce"),
     inputs: Annotated[int, typer.Option(help="Number of inputs for each run that is made.")] = 6,
     sensitivity: Annotated[
@@ -38,6 +38,10 @@ def reproduce(
             "--similarities", help="Compare similarities of heads instead: which is best for which question."
         ),
     ] = False,
+    tokens: Annotated[
+        bool,
+        typer.Option("--tokens", help="Compare methods that say which tokens matter instead, by removing tokens."),
+    ] = False,
     pictures: Annotated[
         Path | None,
         typer.Option(
@@ -52,6 +56,7 @@ def reproduce(
     headtree reproduce
     headtree reproduce --networks txl,runs/mine -o runs/claims
     headtree reproduce --similarities -o runs/similarities
+    headtree reproduce --tokens --inputs 12 -o runs/tokens
 
     Every claim becomes one number with an interval and a verdict by a fixed rule: agrees, differs, or cannot be
     decided. With --similarities, every similarity of heads is measured by how it replicates, what it knows of
@@ -59,6 +64,9 @@ def reproduce(
     """  # noqa: D301
     if similarities:
         _similarities(networks, output, into, pictures, device)
+        return
+    if tokens:
+        _tokens(networks, output, into, inputs)
         return
     with cli_errors("reproduce"):
         if pictures is not None:
@@ -92,6 +100,21 @@ def _similarities(
         if into is not None:
             reproducing.into(into, written, comparing.MARKS)
         short = written.read_text(encoding="utf-8").split("## ")[1].split("\n", 1)[1].strip()
+        typer.echo(f"\n{short}\n\nAll results: {written}")
+
+
+def _tokens(networks: str | None, output: Path, into: Path | None, inputs: int) -> None:
+    with cli_errors("reproduce", stopped="what was measured is kept; the same command continues"):
+        require_extras("comparing which tokens matter", draw=False, also="demo")
+        from headtree.study import perturbation_study as perturbing
+        from headtree.study import reproduce as reproducing
+
+        names = [name.strip() for name in (networks or ",".join(perturbing.NETWORKS)).split(",") if name.strip()]
+        found = perturbing.perturb(names, output, n_inputs=inputs, say=step_printer(str(output)))
+        written = perturbing.write_perturbation(found, output)
+        if into is not None:
+            reproducing.into(into, written, perturbing.MARKS)
+        short = written.read_text(encoding="utf-8").split("## ")[0].split("\n", 1)[1].strip()
         typer.echo(f"\n{short}\n\nAll results: {written}")
 
 

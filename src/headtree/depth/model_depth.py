@@ -66,7 +66,7 @@ def measure_depth(prepared: PreparedInputs, *, fresh: bool | nn.Module = True, s
     Parameters
     ----------
     prepared : PreparedInputs
-        What `headtree.models.view.prepare` returns.
+        What `headtree.models.given_model.prepare` returns.
     fresh : bool or module
         Whether to measure an untrained network as well; or that network.
     seed : int

@@ -11,21 +11,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree._memory import allowed_memory, format_bytes
 from headtree.depth.frozen_network import FrozenNetwork, check_sum, freeze
 from headtree.depth.norms import relative_residual
 from headtree.depth.residual import tokens_of, whole_network
 from headtree.errors import InvalidValueError
 from headtree.models.graph.read_stream import LocatedStream, locate_stream
+from headtree.models.graph.trace_memory import growth_of, trace_bytes
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
-from headtree.models.watching.memory import available_memory, format_bytes
 from headtree.progress import progress
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Share of the free memory that the trace of one input may use.
-_SHARE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,18 +221,10 @@ def _softmax_stream(prepared: PreparedInputs) -> LocatedStream:
 
 def _check_memory(located: LocatedStream, item: ModelInput) -> None:
     """Raise an error if the trace of an input would not fit into memory, before it runs."""
-    growth = item.size() / max(1, located.prepared.plan.probe.size())
-    n_tokens = located.graph.value(located.sites[0].query).shape[-2]
-    linear = square = 0
-    for node in located.graph.nodes:
-        for value in node.values:
-            if isinstance(value, Tensor) and node.is_activation:
-                is_square = value.ndim >= 2 and value.shape[-1] == value.shape[-2] == n_tokens
-                n_bytes = value.numel() * value.element_size()
-                square, linear = square + n_bytes * is_square, linear + n_bytes * (not is_square)
-    need, free = int(linear * growth + square * growth**2), int(available_memory() * _SHARE)
+    need = trace_bytes(located, growth_of(located, item))
+    free, source = allowed_memory(None)
     if need > free:
         raise InvalidValueError(
-            f"the paths of an input of this length need about {format_bytes(need)}, but {_SHARE:.0%} of the free "
-            f"memory is {format_bytes(free)}; pass shorter inputs, for example with tokens=128"
+            f"the paths of an input of this length need about {format_bytes(need)}, but {source} is "
+            f"{format_bytes(free)}; pass shorter inputs, for example with tokens=128"
         )

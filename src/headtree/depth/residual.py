@@ -19,10 +19,11 @@ from headtree.depth.bound import Bound, find_bound
 from headtree.depth.norms import norms
 from headtree.depth.untrained import fresh_copy
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
+from headtree.models.given_model import prepare
 from headtree.models.graph.head_weights import weights_of
 from headtree.models.graph.read_stream import LocatedStream, locate_stream, read_stream
 from headtree.models.inputs import ModelInput
-from headtree.models.view import ModelView, prepare
+from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 

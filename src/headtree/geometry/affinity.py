@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -11,13 +12,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree import _checks
+from headtree._lazy_array import ScaledBlocks, blocks_along, taken
 from headtree._threads import for_each_task
+from headtree.geometry.order_statistics import order_statistics
 
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
 #: Entries of a slice that are multiplied at a time, in float64. Cosines of equal slices are then 1 up to rounding
 #: for every dtype, and no tree grows from the difference.
 _ENTRIES_AT_A_TIME = 1024
+#: Entries of all slices together that are multiplied at a time on a GPU.
+_ENTRIES_ON_GPU = 1 << 27
 #: Slices multiplied at a time with themselves and all earlier slices; the other products follow by symmetry.
 _SLICES_AT_A_TIME = 64
 #: Fewest leaves of another axis from which an affinity is estimated.
@@ -26,7 +31,7 @@ _FEWEST_TAKEN = 16
 
 def initial_affinity(
     kind: InitialAffinity,
-    values: Float[Tensor, "..."],
+    values: Float[Tensor, "..."] | ScaledBlocks,
     axis: int,
     missing: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "slice slice"]:
@@ -66,7 +71,7 @@ class SampledAffinity(NamedTuple):
 
 def sampled_affinity(
     kind: InitialAffinity,
-    values: Float[Tensor, "..."],
+    values: Float[Tensor, "..."] | ScaledBlocks,
     axis: int,
     missing: Bool[Tensor, "..."] | None,
     powers: Sequence[Float[Tensor, " _slice"]],
@@ -95,7 +100,7 @@ def sampled_affinity(
 
     def sums(leaves: Int[Tensor, " _leaf"]) -> tuple[Tensor, Tensor, Tensor]:
         mask = None if missing is None else missing.narrow(other, 0, len(leaves))
-        return _products(values.index_select(other, leaves), axis, mask)
+        return _products(taken(values, other, leaves), axis, mask)
 
     parts = [sums(leaves) for leaves in (certain, drawn[::2], drawn[1::2])]
 
@@ -110,18 +115,24 @@ def sampled_affinity(
     return SampledAffinity(affinity(1, each, each), error, n_taken, other)
 
 
-def slice_powers(values: Float[Tensor, "..."]) -> list[Float[Tensor, " _slice"]]:
+def slice_powers(values: Float[Tensor, "..."] | ScaledBlocks) -> list[Float[Tensor, " _slice"]]:
     """Sum of squares of every slice along each axis, from one pass over the array."""
     first, *rest = values.shape
     parts = [torch.zeros(first, n, dtype=values.dtype, device=values.device) for n in (1, *rest)]
 
-    def add(i: int) -> None:
-        squares = values[i].square()
-        for axis, part in enumerate(parts):
-            others = [j for j in range(squares.ndim) if j != axis - 1]
-            part[i] = squares.sum(dim=others) if others else squares
+    def add(where: slice, block: Float[Tensor, "..."]) -> None:
+        squares = block.square()
+        parts[0][where, 0] = squares.flatten(1).sum(dim=1)
+        for axis, part in enumerate(parts[1:], 1):
+            others = [j for j in range(1, squares.ndim) if j != axis]
+            part[where] = squares.sum(dim=others) if others else squares
 
-    for_each_task(add, first)
+    if isinstance(values, ScaledBlocks) or values.is_cuda:
+        n_rows = max(1, _ENTRIES_ON_GPU // math.prod(rest)) if values.is_cuda else 1
+        for where, block in blocks_along(values, 0, n_rows):
+            add(where, block)
+    else:
+        for_each_task(lambda i: add(slice(i, i + 1), values[i : i + 1]), first)
     return [parts[0][:, 0], *(part.sum(dim=0) for part in parts[1:])]
 
 
@@ -140,16 +151,24 @@ def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, 
     return torch.exp(-distances / eps)
 
 
+def perturbed(
+    pairs: Float[Tensor, "slice slice"], size: float, rng: np.random.Generator
+) -> Float[Tensor, "slice slice"]:
+    """Affinities or distances multiplied by 1 + size · z, z standard normal for every pair, but not negative."""
+    z = np.tril(rng.standard_normal(tuple(pairs.shape)), -1)
+    changed = (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+    return torch.where(pairs.isinf(), pairs, changed)
+
+
 def _median(values: Float[Tensor, " entry"]) -> float:
     """Median as numpy has it: of an even number, the mean of the two in the middle."""
     if not values.is_cuda:
         return float(np.median(values.numpy()))
-    ordered = values.sort().values
-    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
+    return sum(order_statistics(values, [(len(values) - 1) // 2, len(values) // 2])) / 2
 
 
 def _products(
-    values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None
+    values: Float[Tensor, "..."] | ScaledBlocks, axis: int, missing: Bool[Tensor, "..."] | None
 ) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
     """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², fraction of entries present."""
     n = values.shape[axis]
@@ -187,35 +206,64 @@ def _mirrored(lower: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice
 
 
 def _squares(
-    values: Float[Tensor, "..."], missing: Bool[Tensor, "..."]
+    values: Float[Tensor, "..."] | ScaledBlocks, missing: Bool[Tensor, "..."]
 ) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
     """Squared values and presence, reduced over the first axis along which the mask is constant, if any."""
     for axis in range(values.ndim):
         if _checks.is_shared(missing, axis):
             present = missing.narrow(axis, 0, 1).logical_not().to(values.device)
             squares = torch.zeros(present.shape, dtype=torch.float64, device=values.device)
-            for layer in values.split(1, dim=axis):
+            for _, layer in blocks_along(values, axis, 1):
                 squares += layer.double().square()
             return squares, present
-    return values.double().square(), missing.logical_not().to(values.device)
+    whole = values if isinstance(values, Tensor) else values.block(*[slice(None)] * values.ndim)
+    return whole.double().square(), missing.logical_not().to(values.device)
 
 
-def _blocks(values: Tensor, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
+def _blocks(values: Tensor | ScaledBlocks, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
     """Iterate over blocks of columns of the matrix of flattened slices."""
-    slices = values.movedim(axis, 0)
-    step = max(1, _ENTRIES_AT_A_TIME // max(1, slices[0, 0].numel()))
-    for start in range(0, slices.shape[1], step):
-        yield slices[:, start : start + step].reshape(slices.shape[0], -1).double()
+    n = values.shape[axis]
+    second = 1 if axis == 0 else 0
+    at_a_time = _ENTRIES_ON_GPU // n if values.is_cuda else _ENTRIES_AT_A_TIME
+    step = max(1, at_a_time // max(1, values.numel() // n // values.shape[second]))
+    for _, block in blocks_along(values, second, step):
+        yield block.movedim(axis, 0).reshape(n, -1).double()
 
 
-def _centred(values: Float[Tensor, "..."], axis: int, missing: Bool[Tensor, "..."] | None) -> Float[Tensor, "..."]:
-    """Subtract from each slice the mean of the entries it has; missing entries stay 0."""
+def _centred(
+    values: Float[Tensor, "..."] | ScaledBlocks, axis: int, missing: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "..."] | ScaledBlocks:
+    """Subtract from each slice the mean of the entries it has; missing entries stay 0.
+
+    The computed mean of n entries is off by at most (n + 1) u times the mean of their absolute values, u being the
+    unit roundoff. A slice whose entries all differ from it by no more than that is constant, and becomes zero.
+    """
     others = [i for i in range(values.ndim) if i != axis]
-    if missing is None:
-        return values - values.mean(dim=others, keepdim=True)
-    n_present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
-    centred = values - values.sum(dim=others, keepdim=True) / n_present
-    return centred.masked_fill(_checks.unshared(missing).to(values.device), 0)
+    if isinstance(values, ScaledBlocks):
+        sums = torch.zeros(values.shape[axis], dtype=torch.float64, device=values.device)
+        for where, block in blocks_along(values, 0, 1):
+            part = block.double().sum(dim=others)
+            if axis == 0:
+                sums[where] = part
+            else:
+                sums += part
+        n_present = torch.full_like(sums, values.numel() / values.shape[axis])
+        if missing is not None:
+            n_present = missing.logical_not().sum(dim=others).clamp(min=1).to(values.device)
+        return values.shifted(axis, sums / n_present)
+    n_entries = values.numel() // values.shape[axis]
+    present: int | Tensor = n_entries
+    if missing is not None:
+        present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
+    mean, mean_size = (
+        x.sum(dim=others, keepdim=True, dtype=torch.float64) / present for x in (values, values.abs())
+    )
+    centred = values - mean.to(values.dtype)
+    if missing is not None:
+        centred.masked_fill_(_checks.unshared(missing).to(values.device), 0)
+    roundoff = ((n_entries + 1) * torch.finfo(torch.float64).eps + torch.finfo(values.dtype).eps) / 2
+    is_constant = centred.abs().amax(dim=others, keepdim=True) <= roundoff * mean_size
+    return centred.masked_fill_(is_constant, 0)
 
 
 def _gaussian(

@@ -39,6 +39,10 @@ class InputMatrices:
         total = np.asarray(_summed_kernels(self.parts, self._weights(weights)))
         return np.asarray(total + total.T)
 
+    def cosines(self) -> Float[np.ndarray, "part leaf leaf"]:
+        """Every kernel, averaged over inputs, without the mean leaf and with unit diagonal."""
+        return np.stack([centred_kernel(part.mean(axis=0)) for part in self.parts])
+
     def of_inputs(self, chosen: Sequence[int]) -> InputMatrices:
         """Some of the inputs."""
         return InputMatrices(np.ascontiguousarray(self.parts[:, chosen]), self.is_kernel)

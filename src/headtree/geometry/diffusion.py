@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ _ZERO = 1e-10
 #: From so many points per pair on, only the leading pairs are computed, and so many more than are wanted.
 _MANY_POINTS = 24
 _SPARE_PAIRS = 4
+#: Up to so many points, eigenpairs of an affinity on a GPU are computed faster on the CPU.
+_FEW_FOR_A_GPU = 768
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,18 +54,21 @@ def spectrum(affinity: Float[Tensor, "leaf leaf"], n_pairs: int = _PAIRS) -> Spe
     eigenvalue 1 and eigenvector s/‖s‖, and is deflated: on a disconnected graph, a solver would return an arbitrary
     vector of that eigenspace instead. Of the rest, the ``n_pairs - 1`` largest in magnitude are returned, plus any
     that tie with the last of them. Distances then do not depend on the solver's choice of basis.
+
+    The result is on the device of a large affinity, and on the CPU otherwise.
     """
+    if len(affinity) <= _FEW_FOR_A_GPU:
+        affinity = affinity.cpu()
     _, s, chain = _markov(affinity)
     top = s / s.norm()
-    deflated = chain - top[:, None] * top[None, :]
+    deflated = chain.sub_(top[:, None] * top[None, :])
     wanted = min(n_pairs, len(s)) - 1
-    are_few_needed = not affinity.is_cuda and len(s) > _MANY_POINTS * n_pairs
-    found = _leading_pairs(deflated, wanted) if are_few_needed else None
+    found = _leading_pairs(deflated, wanted) if len(s) > _MANY_POINTS * n_pairs else None
     eigenvalues, vectors = torch.linalg.eigh(deflated) if found is None else found
     eigenvalues, decreasing = _by_magnitude(eigenvalues.cpu())
     n_used = _n_with_ties(eigenvalues, wanted)
-    functions = (vectors[:, decreasing[:n_used].to(vectors.device)] / top[:, None]).cpu()
-    return Spectrum(eigenvalues[:n_used], functions * _signs(functions))
+    functions = vectors.to(top.device)[:, decreasing[:n_used].to(top.device)] / top[:, None]
+    return Spectrum(eigenvalues[:n_used].to(top.device), functions * _signs(functions))
 
 
 def _by_magnitude(eigenvalues: Float[Tensor, " pair"]) -> tuple[Float[Tensor, " pair"], Int[Tensor, " pair"]]:
@@ -88,12 +94,16 @@ def _leading_pairs(
     Lanczos may miss copies of an eigenvalue. The largest eigenvalue that is left after the pairs found are deflated
     tells: it must be smaller than that of every pair that is used.
     """
-    given = matrix.numpy()
-    start = np.square(given).sum(axis=1)  # follows the leaves if they are permuted
+    start = torch.linalg.vector_norm(matrix, dim=1).square().cpu().numpy()  # follows permuted leaves
+
+    def times(x: Float[np.ndarray, " leaf"]) -> Float[np.ndarray, " leaf"]:
+        return np.asarray((matrix @ torch.from_numpy(x).to(matrix.device)).cpu().numpy())
+
+    given = LinearOperator(matrix.shape, times, dtype=np.float64) if matrix.is_cuda else matrix.numpy()
     try:
         eigenvalues, vectors = eigsh(given, wanted + _SPARE_PAIRS, v0=start, which="LM", tol=0)
         deflated = LinearOperator(
-            given.shape, lambda x: given @ x - vectors @ (eigenvalues * (vectors.T @ x)), dtype=given.dtype
+            given.shape, lambda x: given @ x - vectors @ (eigenvalues * (vectors.T @ x)), dtype=np.float64
         )
         left = abs(eigsh(deflated, 1, v0=start, which="LM", tol=1e-3, return_eigenvectors=False)[0])
     except (ArpackError, ArpackNoConvergence):
@@ -109,13 +119,17 @@ def _markov(
 ) -> tuple[Float[Tensor, " leaf"], Float[Tensor, " leaf"], Float[Tensor, "leaf leaf"]]:
     """Row sums r of the affinity, square roots s of the row sums of P, and the symmetric matrix S."""
     g = torch.where(affinity > _NO_AFFINITY * affinity.max(), affinity, 0.0)
-    isolated = g.sum(dim=1) == 0
-    g = g + torch.diag(isolated.to(g.dtype))  # give an isolated point an affinity with itself
+    # by a power of two, so nothing is rounded: row sums and their products stay in range
+    exponent = math.frexp(float(affinity.max()))[1]
+    g = torch.ldexp(torch.ldexp(g, torch.tensor(-(exponent // 2))), torch.tensor(exponent // 2 - exponent))
     r = g.sum(dim=1)
-    p = g / r[:, None] / r[None, :]
+    isolated = r == 0
+    g.diagonal()[isolated] += 1  # give an isolated point an affinity with itself
+    r[isolated] = 1
+    p = g.div_(r[:, None]).div_(r[None, :])
     s = p.sum(dim=1).sqrt()
-    chain = p / s[:, None] / s[None, :]
-    return r, s, (chain + chain.T) / 2
+    chain = p.div_(s[:, None]).div_(s[None, :])
+    return r, s, (chain + chain.T).div_(2)
 
 
 def _signs(functions: Float[Tensor, "leaf pair"]) -> Float[Tensor, " pair"]:

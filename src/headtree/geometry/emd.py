@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.geometry.folder_sums import FolderSums, Products
+from headtree.geometry.folder_sums import Products
 from headtree.geometry.kernels_cpu import add_pairwise_l1
-from headtree.geometry.masked_emd import masked_emd
+from headtree.geometry.masked_emd import CommonWeight, weighted_means
 from headtree.trees.tree import PartitionTree
 
 Weights = Literal["levels", "distinct"]
+
+#: Multiplications and conversions between the sum over a folder and its weighted mean.
+_MULTIPLICATIONS = 8
 
 
 def tree_emd(
@@ -89,29 +92,83 @@ def emd_matrix(
     alpha: float,
     beta: float,
     weights: Weights,
-    missing: Tensor | None = None,
+    missing: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "slice slice"]:
     """`tree_emd` of values that are checked and of order one, with `trees` on the other axes."""
     weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
     products = Products.of(trees, [weight for weight, _ in weights_and_units])
-    if missing is None:
-        distances = _full_emd(values, axis, products)
-    else:
-        distances = masked_emd(values, missing, axis, products)
+    sums, common = _sums_of_pairs(values, missing, axis, products)
+    distances = _without_rounding_errors(sums, values, missing, axis, products)
+    if missing is not None:
+        distances = distances * products.total_weight / common
+        distances[common == 0] = torch.inf
+        distances.fill_diagonal_(0)
     return distances * math.prod(unit for _, unit in weights_and_units)
 
 
-def _full_emd(values: Float[Tensor, "..."], axis: int, products: Products) -> Float[Tensor, "slice slice"]:
-    """L1 distances between weighted folder averages."""
+def _sums_of_pairs(
+    values: Float[Tensor, "..."], missing: Bool[Tensor, "..."] | None, axis: int, products: Products
+) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
+    """L1 distances between weighted means over the folders that both slices have, and the weight of these folders.
+
+    Equal slices have equal means, so the sum of their differences is 0, whatever its order.
+    """
     n = values.shape[axis]
-    runs = products.runs(n)
-    sums = FolderSums(values, axis, products, runs[0].stop)
-    outer_mean = products.outer_weight / products.outer_size
-    inner_mean = (products.inner_weight / products.inner_size)[None, None]
-    total = np.zeros((n, n))
-    for steps in runs:
-        add_pairwise_l1(sums.make(steps, outer_mean[steps], inner_mean), total)
-    return torch.from_numpy(total + total.T)
+    total, common = np.zeros((n, n)), CommonWeight(n, products)
+    for run in weighted_means(values, missing, axis, products):
+        add_pairwise_l1(run.features, total, has_gaps=run.has_gaps)
+        if missing is not None:
+            common.add(run)
+    return torch.from_numpy(total + total.T), common.result()
+
+
+def _without_rounding_errors(
+    sums: Float[Tensor, "slice slice"],
+    values: Float[Tensor, "..."],
+    missing: Bool[Tensor, "..."] | None,
+    axis: int,
+    products: Products,
+) -> Float[Tensor, "slice slice"]:
+    r"""Set sums to zero that rounding errors alone may explain: there is no structure to be found in them.
+
+    An entry goes through at most k additions and some multiplications until it is in a mean. The computed mean
+    therefore differs from the true one by at most :math:`\gamma_k = ku / (1 - ku)` times the mean of the absolute
+    values, u being the unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and a
+    sum of differences by at most :math:`\gamma_k` times the sum of the two slices' weighted means of absolute
+    values. This also covers the rounding of the entries themselves. In float32 the bound is coarse: sums that it
+    cannot tell from zero are computed again in float64, and only the entries are then taken to be rounded.
+    """
+    unit = torch.finfo(values.dtype).eps / 2
+    bound = (products.n_additions + _MULTIPLICATIONS) * unit
+    if not bool(((sums > 0) & (sums <= 2 * bound * products.total_weight)).any()):  # entries are at most 1
+        return sums
+    norms = _norms(values, missing, axis, products)
+    bounds = norms[:, None] + norms[None, :]
+    is_doubtful = (sums > 0) & (sums <= bound * bounds)
+    if values.dtype == torch.float32 and is_doubtful.any():
+        chosen = is_doubtful.any(dim=0).nonzero()[:, 0]
+        some = values.index_select(axis, chosen).double()
+        hidden = None
+        if missing is not None:
+            hidden = _checks.missing_entries(missing.index_select(axis, chosen), "x", tuple(some.shape))
+        sums = sums.clone()
+        again, _ = _sums_of_pairs(some, hidden, axis, products)
+        sums[chosen[:, None], chosen] = torch.where(
+            is_doubtful[chosen[:, None], chosen], again, sums[chosen[:, None], chosen]
+        )
+        bound = unit + bound / unit * torch.finfo(torch.float64).eps / 2
+        is_doubtful &= sums <= bound * bounds
+    return sums.masked_fill(is_doubtful, 0)
+
+
+def _norms(
+    values: Float[Tensor, "..."], missing: Bool[Tensor, "..."] | None, axis: int, products: Products
+) -> Float[Tensor, " slice"]:
+    """Sum over folders of the weighted mean of the absolute values, for each slice."""
+    norms = np.zeros(values.shape[axis])
+    for run in weighted_means(values.abs(), missing, axis, products):
+        norms += np.nansum(run.features, axis=1, dtype=np.float64)
+    return torch.from_numpy(norms)
 
 
 def folder_weights(
@@ -119,13 +176,10 @@ def folder_weights(
 ) -> Float[np.ndarray, " folder"]:
     """Weight of each distinct folder, summed over the levels it spans unless `weights` is ``"distinct"``."""
     folders, by_level = tree.distinct, level_weights(tree, alpha)
-    sums = np.concatenate([[0.0], np.cumsum(by_level)])
-    if weights == "levels":
-        level_weight = sums[folders.level + folders.stands_on] - sums[folders.level]
-    elif weights == "distinct":
-        level_weight = by_level[folders.level]
+    if _checks.one_of(weights, "weights", Weights) == "levels":
+        level_weight = _sums_from(by_level)[folders.level, folders.level + folders.stands_on - 1]
     else:
-        raise InvalidValueError(f"weights must be one of {get_args(Weights)}, got {weights!r}")
+        level_weight = by_level[folders.level]
     result = np.asarray((folders.size / tree.n_leaves) ** beta * level_weight)
     if not (np.isfinite(result).all() and (result > 0).all()):
         raise InvalidValueError(
@@ -133,6 +187,14 @@ def folder_weights(
             f"tree of {tree.n_levels} levels; choose values of order one"
         )
     return result
+
+
+def _sums_from(by_level: Float[np.ndarray, " level"]) -> Float[np.ndarray, "first last"]:
+    """Sums over all ranges of levels, each added up for itself, since differences of sums cancel."""
+    sums = np.zeros((len(by_level), len(by_level)))
+    for first in range(len(by_level)):
+        sums[first, first:] = np.cumsum(by_level[first:])
+    return sums
 
 
 def level_weights(tree: PartitionTree, alpha: float) -> Float[np.ndarray, " level"]:

@@ -36,6 +36,12 @@ class Products:
     parent: Int[np.ndarray, " edge"]
     inner_size: Int[np.ndarray, " inner"]
     inner_weight: Float[np.ndarray, " inner"]
+    n_additions: int  #: most additions that an entry goes through until it is in a sum
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights of all products."""
+        return float(self.outer_weight.sum() * self.inner_weight.sum())
 
     @classmethod
     def of(cls, trees: Sequence[PartitionTree], weights: Sequence[Float[np.ndarray, " folder"]]) -> Products:
@@ -62,6 +68,7 @@ class Products:
             parent=number[parent],
             inner_size=size[order],
             inner_weight=weight[order],
+            n_additions=sum(_most_additions(tree.distinct) for tree in trees),
         )
 
     def with_one_outer_leaf(self) -> Products:
@@ -133,6 +140,16 @@ def _post_order(
     first_children[children[pointers[:-1][np.diff(pointers) > 0]]] = 1
     leaf = np.where(folders.is_leaf, folders.first_leaf, -1)
     return steps, leaf[steps], depth[steps], first_children[steps]
+
+
+def _most_additions(folders: Folders) -> int:
+    """Most additions between a leaf and the root if the sums of siblings are added one by one."""
+    parents = folders.parent.tolist()
+    n_siblings = (np.diff(folders.children[1]) - 1).tolist()
+    above = [0] * len(folders)
+    for folder in range(1, len(folders)):  # children have larger numbers than their parents
+        above[folder] = above[parents[folder]] + n_siblings[parents[folder]]
+    return max(above)
 
 
 def _times(

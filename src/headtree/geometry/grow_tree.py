@@ -12,6 +12,7 @@ from torch import Tensor
 from headtree import _checks
 from headtree.errors import InvalidValueError
 from headtree.geometry.diffusion import Spectrum, spectrum
+from headtree.geometry.join_on_gpu import groups_of_clusters, mean_cluster_distances
 from headtree.geometry.kernels_cpu import join_in_order, mean_distances, rounded_distances
 from headtree.trees.tree import PartitionTree
 
@@ -63,11 +64,19 @@ def flexible_tree_of(pairs: Spectrum, tree_constant: float) -> PartitionTree:
     levels = [np.arange(n)]
     time = 1.0
     while levels[-1].any():
-        points = (pairs.functions * ratios**time).T.contiguous().numpy()
-        groups = join_clusters(mean_distances(points, levels[-1]), tree_constant)[0]
+        groups = _joined(pairs.functions * ratios**time, levels[-1], tree_constant)
         levels.append(groups[levels[-1]])
         time = min(2 * time, 1e300)
     return PartitionTree(np.stack(levels[::-1]))
+
+
+def _joined(
+    points: Float[Tensor, "leaf component"], labels: Int[np.ndarray, " leaf"], tree_constant: float
+) -> Int[np.ndarray, " cluster"]:
+    """The group that each cluster of `labels` joins."""
+    if points.is_cuda:
+        return groups_of_clusters(mean_cluster_distances(points, labels), tree_constant, _DIGITS, _PAIRS_FIRST)
+    return join_clusters(mean_distances(points.T.contiguous().numpy(), labels), tree_constant)[0]
 
 
 def join_clusters(
@@ -91,14 +100,15 @@ def join_clusters(
     # joined before; then the first of them is accepted and ends the level.
     state = np.arange(n), np.ones(n, dtype=np.int64), np.ones(n, dtype=bool)
     if smallest >= median:
-        trials = [join_in_order(np.array([rounded.argmin()]), rounded, median / tree_constant, *state)]
+        trials = [join_in_order(np.array([rounded.argmin()]), np.array([smallest]), median / tree_constant, *state)]
     else:
         # most clusters find a partner among the nearest pairs, so only the remaining clusters' pairs are sorted too
         trials = []
         for near in (rounded <= nearest, rounded > nearest):
             left = np.flatnonzero(near & (rounded < median) & state[2][:, None])
-            left = left[np.argsort(rounded.ravel()[left], kind="stable")]
-            trials.append(join_in_order(left, rounded, median / tree_constant, *state))
+            values = rounded.ravel()[left]
+            order = np.argsort(values, kind="stable")
+            trials.append(join_in_order(left[order], values[order], median / tree_constant, *state))
     return np.unique(state[0], return_inverse=True)[1], np.concatenate(trials)
 
 

@@ -21,14 +21,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree import _checks
+from headtree._lazy_array import ScaledBlocks
 from headtree._threads import product_by_rows
-from headtree.geometry.emd import Weights, folder_weights, level_weights, unit_maximum
+from headtree.geometry.emd import Weights, folder_weights, unit_maximum
 from headtree.geometry.folder_sums import FolderSums, Products
-from headtree.geometry.kernels_cpu import add_pairwise_l1, padded_length, prefix_features
+from headtree.geometry.kernels_cpu import add_pairwise_l1, padded_length
+from headtree.geometry.slice_features import Level, TreeAxis, all_features, features_of
 from headtree.trees.tree import PartitionTree
-
-#: Bytes of prefix sums that are made at a time on a GPU.
-_BYTES_ON_GPU = 1 << 31
 
 
 class SampledDistances(NamedTuple):
@@ -48,7 +47,7 @@ def n_differences(n_slices: int, trees: Sequence[PartitionTree]) -> int:
 
 
 def sampled_emd(
-    values: Float[Tensor, "..."],
+    values: Float[Tensor, "..."] | ScaledBlocks,
     axis: int,
     trees: Sequence[PartitionTree],
     orders: Sequence[Int[np.ndarray, " leaf"]],
@@ -62,7 +61,8 @@ def sampled_emd(
 ) -> SampledDistances:
     """Estimate `emd_matrix` from `samples` folder tuples of each tuple of levels, two or more; None takes all.
 
-    `values` may be on a GPU, and the distances are then too.
+    `values` may be on a GPU, and the distances are then too. Of those that are not in memory, slices are read in
+    blocks.
 
     `orders` are orders of the leaves of each tree that keep every folder together. Draws depend on them and on
     `rng` only: slices of other axes in another order give the same distances if the orders follow.
@@ -70,7 +70,11 @@ def sampled_emd(
     The sample is drawn as two independent halves. Half the difference of the two estimates that they give is the
     standard error of their mean.
     """
-    axes = [_Axis.of(*each, alpha, beta, weights) for each in zip(trees, orders, strict=True)]
+    axes = [TreeAxis.of(*each, alpha, beta, weights) for each in zip(trees, orders, strict=True)]
+    if samples is None and missing is None and isinstance(values, Tensor):
+        weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
+        every = _pairwise(all_features(values.movedim(axis, 0), axes, [weight for weight, _ in weights_and_units]))
+        return SampledDistances(every * math.prod(unit for _, unit in weights_and_units), None)
     if samples is None:
         parts = _everything(trees, [unit_maximum(folder_weights(tree, alpha, beta, weights))[0] for tree in trees])
     else:
@@ -89,51 +93,7 @@ def sampled_emd(
     return SampledDistances(distances, float(errors.square().mean().sqrt() / mean) if is_drawn else None)
 
 
-#: The folders on one level of a tree, in the order of their leaves, and their weights.
-_Level = tuple[Int[np.ndarray, " folder"], Float[np.ndarray, " folder"]]
-
-
 # -- drawing ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Axis:
-    """A tree on another axis: which leaves a folder has, and the folders on each level with their weights."""
-
-    order: Int[np.ndarray, " leaf"]
-    start: Int[np.ndarray, " folder"]  #: of a distinct folder's leaves in the order
-    stop: Int[np.ndarray, " folder"]
-    levels: list[_Level]
-    unit: float  #: weights are in this unit
-
-    @classmethod
-    def of(
-        cls,
-        tree: PartitionTree,
-        order: Int[np.ndarray, " leaf"],
-        alpha: float,
-        beta: float,
-        weights: Weights,
-    ) -> _Axis:
-        folders = tree.distinct
-        _, unit = unit_maximum(folder_weights(tree, alpha, beta, weights))
-        place = np.empty(tree.n_leaves, dtype=np.int64)
-        place[order] = np.arange(tree.n_leaves)
-        start = np.full(len(folders), tree.n_leaves)
-        start[folders.of_leaf] = place
-        for folder in range(len(folders) - 1, 0, -1):  # children have larger numbers than their parents
-            start[folders.parent[folder]] = min(start[folders.parent[folder]], start[folder])
-        size_weight = (folders.size / tree.n_leaves) ** beta
-        levels = []
-        for level, level_weight in enumerate(level_weights(tree, alpha)):
-            is_on = folders.level == level
-            if weights == "levels":
-                is_on = (folders.level <= level) & (level < folders.level + folders.stands_on)
-            chosen = np.flatnonzero(is_on)
-            chosen = chosen[np.argsort(start[chosen])]
-            if len(chosen):
-                levels.append((chosen, size_weight[chosen] * level_weight / unit))
-        return cls(np.asarray(order), start, start + folders.size, levels, unit)
 
 
 def _everything(
@@ -155,7 +115,7 @@ class _Part(NamedTuple):
     weight: Float[np.ndarray, " tuple"]
 
 
-def _drawn(axes: Sequence[_Axis], samples: int, rng: np.random.Generator) -> tuple[_Part, _Part, _Part]:
+def _drawn(axes: Sequence[TreeAxis], samples: int, rng: np.random.Generator) -> tuple[_Part, _Part, _Part]:
     """Folder tuples that are taken for certain, and two independent halves of those drawn."""
     shape = tuple(len(each.start) for each in axes)
     found: tuple[list[_Part], ...] = ([], [], [])
@@ -175,7 +135,7 @@ def _drawn(axes: Sequence[_Axis], samples: int, rng: np.random.Generator) -> tup
     return certain, first_half, second_half
 
 
-def _lattice(levels: Sequence[_Level], n: int, rng: np.random.Generator) -> Int[np.ndarray, "draw axis"]:
+def _lattice(levels: Sequence[Level], n: int, rng: np.random.Generator) -> Int[np.ndarray, "draw axis"]:
     """`n` folder tuples drawn by weight: points of a lattice with a random shift, which makes them unbiased.
 
     Points are k/n along the first axis and k/g, k/g², … along the others, modulo 1, where g is the root of
@@ -207,10 +167,10 @@ def _merged(parts: Sequence[_Part], shape: tuple[int, ...]) -> _Part:
 
 
 def _both_present(
-    values: Float[Tensor, "..."],
+    values: Float[Tensor, "..."] | ScaledBlocks,
     missing: Bool[Tensor, "..."] | None,
     axis: int,
-    axes: Sequence[_Axis],
+    axes: Sequence[TreeAxis],
     parts: Sequence[_Part],
 ) -> list[Float[Tensor, "slice slice"]]:
     """Sums of weighted differences of means over the folder tuples of each part that both slices have."""
@@ -218,7 +178,7 @@ def _both_present(
     present = _PresentEntries.of(values, missing, axis, axes, folders)
     entries = present.of_tuples()
     scale = torch.where(entries > 0, torch.from_numpy(weight).to(values.device) / entries, 0.0)
-    features = _features(values, axis, axes, folders, scale)
+    features = features_of(values, axis, axes, folders, scale)
     found, stop = [], 0
     for part in parts:
         columns = slice(stop, stop + len(part.weight))
@@ -247,7 +207,7 @@ def _pairwise(features: Float[Tensor, "slice feature"]) -> Float[Tensor, "slice 
 
 
 def _sizes(
-    axes: Sequence[_Axis], folders: Int[np.ndarray, "tuple axis"], counted: Sequence[bool]
+    axes: Sequence[TreeAxis], folders: Int[np.ndarray, "tuple axis"], counted: Sequence[bool]
 ) -> Float[np.ndarray, " tuple"]:
     """Number of entries in each folder tuple, counting some of the axes."""
     size = np.ones(len(folders))
@@ -255,72 +215,6 @@ def _sizes(
         if is_counted:
             size *= each.stop[chosen] - each.start[chosen]
     return size
-
-
-def _features(
-    values: Tensor,
-    axis: int,
-    axes: Sequence[_Axis],
-    folders: Int[np.ndarray, "tuple axis"],
-    scale: Float[Tensor, "slice_or_1 tuple"],
-) -> Float[Tensor, "slice tuple"]:
-    """Sums of every slice over folder tuples, times `scale`."""
-    array = values.contiguous()
-    others = [i for i in range(values.ndim) if i != axis]
-    shape, strides = [array.shape[i] for i in others], [array.stride(i) for i in others]
-    orders = [
-        each.order if length > 1 else np.zeros(1, dtype=np.int64) for each, length in zip(axes, shape, strict=True)
-    ]
-    corners, signs = _corners(shape, axes, folders)
-    if values.is_cuda:
-        return _features_on_gpu(values.movedim(axis, 0), orders, corners, signs, scale)
-    out = np.empty((values.shape[axis], len(folders)), dtype=array.numpy().dtype)
-    places = array.view(-1).numpy(), (array.stride(axis), strides), orders
-    prefix_features(*places, corners, signs, scale.numpy(), out)
-    return torch.from_numpy(out)
-
-
-def _features_on_gpu(
-    slices: Float[Tensor, "slice ..."],
-    orders: Sequence[Int[np.ndarray, " leaf"]],
-    corners: Int[np.ndarray, "tuple corner"],
-    signs: Float[np.ndarray, " corner"],
-    scale: Float[Tensor, "slice_or_1 tuple"],
-) -> Float[Tensor, "slice tuple"]:
-    """`prefix_features` by operations of torch."""
-    device, dtype = slices.device, torch.promote_types(slices.dtype, torch.float32)
-    places = torch.from_numpy(corners).to(device)
-    out = torch.empty(len(slices), len(corners), dtype=dtype, device=device)
-    n_sums = math.prod(n + 1 for n in slices.shape[1:])
-    at_a_time = max(1, _BYTES_ON_GPU // (8 * (n_sums + len(corners))))
-    for start in range(0, len(slices), at_a_time):
-        sums = slices[start : start + at_a_time].double()
-        for j, order in enumerate(orders):
-            sums = sums.index_select(j + 1, torch.from_numpy(np.array(order)).to(device)).cumsum(dim=j + 1)
-            sums = torch.cat([torch.zeros_like(sums.narrow(j + 1, 0, 1)), sums], dim=j + 1)
-        flat = sums.reshape(len(sums), -1)
-        total = torch.zeros(len(sums), len(corners), dtype=torch.float64, device=device)
-        for corner, sign in enumerate(signs.tolist()):
-            total.add_(flat.index_select(1, places[:, corner]), alpha=sign)
-        rows = scale[start : start + at_a_time] if len(scale) > 1 else scale
-        out[start : start + at_a_time] = total * rows
-    return out
-
-
-def _corners(
-    shape: Sequence[int], axes: Sequence[_Axis], folders: Int[np.ndarray, "tuple axis"]
-) -> tuple[Int[np.ndarray, "tuple corner"], Float[np.ndarray, " corner"]]:
-    """Places in the array of sums over all first leaves whose signed sum is that over a folder tuple."""
-    places, signs = np.zeros((len(folders), 1), dtype=np.int64), np.ones(1)
-    for j, (each, length) in enumerate(zip(axes, shape, strict=True)):
-        stride = math.prod(n + 1 for n in shape[j + 1 :])
-        if length == 1:  # the same for all leaves
-            ends = np.tile([[1, 0]], (len(folders), 1))
-        else:
-            ends = np.stack([each.stop[folders[:, j]], each.start[folders[:, j]]], axis=1)
-        places = (places[:, :, None] + ends[:, None, :] * stride).reshape(len(folders), -1)
-        signs = np.outer(signs, [1, -1]).ravel()
-    return places, signs
 
 
 # -- missing entries ----------------------------------------------------------------------------------------------
@@ -347,10 +241,10 @@ class _PresentEntries:
     @classmethod
     def of(
         cls,
-        values: Float[Tensor, "..."],
+        values: Float[Tensor, "..."] | ScaledBlocks,
         missing: Bool[Tensor, "..."] | None,
         axis: int,
-        axes: Sequence[_Axis],
+        axes: Sequence[TreeAxis],
         folders: Int[np.ndarray, "tuple axis"],
     ) -> _PresentEntries:
         varies = [False] * len(axes) if missing is None else _varying(missing, axis)
@@ -364,7 +258,7 @@ class _PresentEntries:
         found = ones = torch.ones(1, len(first), dtype=torch.float64, device=values.device)
         if missing is not None:
             present = _present(missing).to(values.device, torch.float64)
-            found = _features(present, axis, axes, folders[first], ones).round()
+            found = features_of(present, axis, axes, folders[first], ones).round()
         return cls(found, torch.from_numpy(group).to(values.device), torch.from_numpy(size).to(values.device))
 
     def of_tuples(self) -> Float[Tensor, "slice_or_1 tuple"]:

@@ -22,6 +22,7 @@ from headtree.measures.families import (
     growth_of_support,
     inner_folders,
     leaves_of_inner,
+    likeness_of,
     replication_of_families,
 )
 from headtree.measures.support import as_folder, folder_support
@@ -64,6 +65,7 @@ class Consensus:
     growth: tuple[Growth, ...]  #: support of families of fewer inputs, up to all of them
     n_inputs: int
     n_bootstrap: int
+    likeness: Float[np.ndarray, " folder"] | None = None  #: of "function": mean cosine of pairs, the smaller of two
 
     @cached_property
     def folders(self) -> tuple[Int[np.ndarray, " _leaf_of_folder"], ...]:
@@ -106,6 +108,11 @@ class Consensus:
         show little of it. (By support alone, families would be smaller and other inputs would cut them elsewhere;
         by transfer alone, larger with less support.) Where no folder has support, as in noise, there is no family.
 
+        Heads that *do* alike must look alike and write alike, and large folders often only look alike. For
+        "function", :math:`p_F (1 - p_F)` is therefore replaced by :math:`\binom{n_F}{2} (k_F - 0.15)`, where
+        :math:`n_F` is the number of heads and :math:`k_F`, the *likeness*, is the mean centred cosine of their
+        pairs, of attention or of values, whichever is smaller. A folder with a likeness below 0.15 is no family.
+
         Examples
         --------
         >>> import headtree as ht
@@ -121,7 +128,7 @@ class Consensus:
         0
         """
         at_most = _checks.at_least_one(at_most, "at_most")
-        chosen = best_folders(self.tree, self.transfer, self.support, at_most)
+        chosen = best_folders(self.tree, self.transfer, self.support, at_most, self.likeness)
         chosen.sort(key=lambda i: (-len(self.folders[i]), int(self.folders[i][0])))
         of_leaf = np.full(self.tree.n_leaves, -1)
         for family, i in enumerate(chosen):
@@ -253,7 +260,8 @@ def consensus_of(
     source = _checks.generator(rng)
     found = folder_support(inputs, n_bootstrap, source)
     tree = linkage_tree(found.closeness)
-    folders = [as_folder(leaves) for leaves in leaves_of_inner(tree)]
+    leaves_of_folders = leaves_of_inner(tree)
+    folders = [as_folder(leaves) for leaves in leaves_of_folders]
     return Consensus(
         kind=kind,
         tree=tree,
@@ -264,6 +272,7 @@ def consensus_of(
         growth=growth_of_support(inputs, found.chance, _FAMILIES, source) if halved else (),
         n_inputs=inputs.n_inputs,
         n_bootstrap=n_bootstrap,
+        likeness=likeness_of(inputs, leaves_of_folders),
     )
 
 
@@ -290,7 +299,7 @@ def _affinities(organizations: Any, axis: int | str) -> list[Float[np.ndarray, "
                 "make one with ht.head_similarity"
             )
     _check_several(len(organizations))
-    matrices = [_checks.affinity_matrix(org.affinities[axis]).numpy() for org in organizations]
+    matrices = [_checks.affinity_matrix(org.affinities[org.trees.position(axis)]).numpy() for org in organizations]
     if len({matrix.shape for matrix in matrices}) > 1:
         raise InvalidValueError(
             f"inputs must have the same number of leaves along axis {axis!r}, got "

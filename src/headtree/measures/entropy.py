@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -137,8 +137,7 @@ def _entropy(att: AttentionTensor, basis: TensorHaarBasis, top: int, p: float, t
 
 
 def _coarsest(basis: TensorHaarBasis, top: int, ties: Ties) -> Int[np.ndarray, "m axis"]:
-    if ties not in get_args(Ties):
-        raise InvalidValueError(f"ties must be one of {get_args(Ties)}, got {ties!r}")
+    _checks.one_of(ties, "ties", Ties)
     first = basis.top(min(top, len(basis)))
     return first if ties == "cut" else basis.at_least(int(basis.support(first[-1:])[0]))
 

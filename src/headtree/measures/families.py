@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,10 @@ _QUICK_DIVISIONS = 30
 
 #: Random choices of some of the inputs.
 _SUBSETS = 5
+
+#: Heads do alike if they look alike and write alike: both mean cosines, without what all heads share, above this.
+#: Chosen on validation text; `docs/similarities.md` has the numbers.
+_LEAST_LIKENESS = 0.15
 
 
 class Replication(NamedTuple):
@@ -135,7 +140,7 @@ def _quick_families(
     transfer = Transfer.to_halves(trees, members)
     support = np.array([chance.beyond(transfer.of(i), len(folder), n) for i, folder in enumerate(folders)])
     support[support < LEAST_SUPPORT] = 0
-    chosen = best_folders(tree, transfer.mean, support, at_most)
+    chosen = best_folders(tree, transfer.mean, support, at_most, likeness_of(inputs, folders))
     for i in chosen:
         labels[folders[i]] = i
     sizes = np.array([len(folders[i]) for i in chosen])
@@ -154,17 +159,41 @@ def leaves_of_inner(tree: PartitionTree) -> tuple[Int[np.ndarray, " _leaf_of_fol
     return tuple(np.flatnonzero(tree.nodes[distinct.level[i]] == distinct.node[i]) for i in inner_folders(tree))
 
 
+def likeness_of(
+    inputs: InputMatrices, folders: Sequence[Int[np.ndarray, " _leaf_of_folder"]]
+) -> Float[np.ndarray, " folder"] | None:
+    """Mean cosine of the pairs of leaves of each folder, the smallest of all kernels; None for affinities.
+
+    Affinities have no scale of their own: theirs is the median over all pairs.
+    """
+    if not inputs.is_kernel:
+        return None
+    cosines = inputs.cosines()
+    cosines[:, np.arange(inputs.n_leaves), np.arange(inputs.n_leaves)] = 0
+    of_pairs = [cosines[:, f][:, :, f].sum(axis=(1, 2)).min() / (len(f) * (len(f) - 1)) for f in folders]
+    return np.array(of_pairs)
+
+
 def best_folders(
-    tree: PartitionTree, transfer: Float[np.ndarray, " folder"], support: Float[np.ndarray, " folder"], at_most: int
+    tree: PartitionTree,
+    transfer: Float[np.ndarray, " folder"],
+    support: Float[np.ndarray, " folder"],
+    at_most: int,
+    likeness: Float[np.ndarray, " folder"] | None = None,
 ) -> list[int]:
     """Indices, among the inner folders, of the families: the best choice below each folder, from leaves to root.
 
-    A folder with support and a fraction p of the leaves is worth p (1 - p) (t + s), with transfer t and support s.
+    A folder with support is worth w (t + s), with transfer t and support s. w is p (1 - p) for a fraction p of the
+    leaves; if likeness is known, it is what the pairs inside have beyond the least likeness, summed.
     """
     distinct, inner = tree.distinct, inner_folders(tree)
     worth = np.zeros(len(distinct))
-    share = distinct.size[inner] / tree.n_leaves
-    worth[inner] = share * (1 - share) * np.where(support > 0, transfer + support, 0)
+    size = distinct.size[inner]
+    if likeness is None:
+        weight = size * (tree.n_leaves - size) / tree.n_leaves**2
+    else:
+        weight = size * (size - 1) / 2 * np.maximum(likeness - _LEAST_LIKENESS, 0)
+    worth[inner] = weight * np.where(support > 0, transfer + support, 0)
     number = {int(folder): i for i, folder in enumerate(inner)}
     children, pointers = distinct.children
     nothing: _Choices = [(0.0, ())] * (at_most + 1)

@@ -69,13 +69,17 @@ def overlap(
     if not isinstance(heads, pd.DataFrame):
         raise InvalidTypeError(f"heads must be a DataFrame with a row per head, got {type(heads).__name__}")
     known = heads.select_dtypes("number").columns
-    if reference not in known:
+    if not isinstance(reference, str) or reference not in known:
         raise InvalidValueError(f"reference must be a numeric column of heads, {list(known)}, got {reference!r}")
     if not 0 < _checks.finite_number(confidence, "confidence") < 1:
         raise InvalidValueError(f"confidence must be between 0 and 1, got {confidence}")
     n_bootstrap = _checks.at_least_one(n_bootstrap, "n_bootstrap")
-    wanted = [name for name in known if name not in _LABELS] if columns is None else list(columns)
-    unknown = [name for name in wanted if name not in known]
+    wanted = (
+        [name for name in known if name not in _LABELS]
+        if columns is None
+        else _checks.as_list(columns, "columns", "names")
+    )
+    unknown = [name for name in wanted if not isinstance(name, str) or name not in known]
     if unknown:
         raise InvalidValueError(f"columns must be numeric columns of heads, got {unknown}; there are {list(known)}")
     generator = _checks.generator(rng)

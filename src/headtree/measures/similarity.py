@@ -12,7 +12,7 @@ from headtree.progress import progress
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.questionnaire.settings import Questionnaire
-from headtree.similarity.attention_distances import attention_distance
+from headtree.similarity.attention_distances import attention_distance, check_heads_present
 from headtree.similarity.head_similarity import HeadSimilarity, SimilarityKind, checked_kind, from_distances
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.hidden_mask import check_future_keys
@@ -103,6 +103,8 @@ def _organized(tensors: Sequence[AttentionTensor], settings: Questionnaire | Non
     found = []
     with progress("organizing", len(tensors)) as step:
         for i, att in enumerate(tensors):
+            check_future_keys(att)
+            check_heads_present(att)
             found.append(organize(att.centred() if att.kind == "scores" else att.load(), settings))
             step(f"input {i + 1} of {len(tensors)}")
     return found

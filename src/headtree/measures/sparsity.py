@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -111,8 +111,7 @@ def compress(x: Any, trees: Sequence[PartitionTree], n: int, keep: Keep = "large
     n = _checks.at_least_one(n, "n")
     if n > len(basis):
         raise InvalidValueError(f"n must be at most the number of coefficients, {len(basis)}, got {n}")
-    if keep not in get_args(Keep):
-        raise InvalidValueError(f"keep must be one of {get_args(Keep)}, got {keep!r}")
+    _checks.one_of(keep, "keep", Keep)
     flat = coefficients.ravel()
     if keep == "largest":
         indices = torch.sort(flat.abs(), descending=True, stable=True).indices[:n]
@@ -147,8 +146,7 @@ def denoise(x: Any, trees: Sequence[PartitionTree], threshold: float | None = No
     array([1.05, 1.05, 5.1 , 5.1 ])
     """
     basis, coefficients = _coefficients(x, trees)
-    if mode not in get_args(Mode):
-        raise InvalidValueError(f"mode must be one of {get_args(Mode)}, got {mode!r}")
+    _checks.one_of(mode, "mode", Mode)
     if threshold is None:
         limit = _universal_threshold(basis, coefficients)
     else:
@@ -315,7 +313,10 @@ def _universal_threshold(basis: TensorHaarBasis, coefficients: Float[Tensor, " .
 def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:
     if counts is None:
         return curve_counts(n)
-    chosen = np.atleast_1d(np.asarray(counts))
+    try:
+        chosen = np.atleast_1d(np.asarray(counts))
+    except (ValueError, TypeError, RuntimeError):  # ragged lists, or a tensor without numbers
+        chosen = np.empty((0, 0))
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or (chosen < 1).any() or (chosen > n).any():
         raise InvalidValueError(
             f"counts must be integers between 1 and the number of coefficients, {n}, got {counts!r}"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree import _checks
 from headtree._checks import generator
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
-from headtree.models.graph.output_sites import Edit, OutputSite, intercepting, is_unedited, replaced
+from headtree.models.graph.edit_outputs import intercepting, is_unedited, replaced
+from headtree.models.graph.output_sites import Edit, OutputSite
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import is_watched
 from headtree.models.watching.collect import PreparedInputs
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 How = Literal["zero", "mean", "resample"]
 
-#: Outputs of the ablated heads on one reference input, by site.
-_Outputs = dict[int, Float[Tensor, "token head feature"]]
+#: Outputs of the ablated heads on one reference input, by site and number of the output.
+_Outputs = dict[tuple[int, int], Float[Tensor, "token head feature"]]
 
 
 @contextmanager
@@ -92,8 +94,7 @@ def _is_pair(value: Any) -> bool:
 
 def check_how(how: str, reference: Any) -> None:
     """Raise an error unless `how` is known and has reference inputs just if it needs them."""
-    if how not in get_args(How):
-        raise InvalidValueError(f"how must be one of {get_args(How)}, got {how!r}")
+    _checks.one_of(how, "how", How)
     if how != "zero" and reference is None:
         raise InvalidTypeError(
             f"how={how!r} needs reference inputs to take the heads' outputs from; pass reference=… (a list of "
@@ -115,19 +116,19 @@ def prepared_reference(view: ModelView, reference: Any, part: str | None) -> Pre
 
 
 #: Makes the edits of all sites of a selection, by the number of the site.
-_EditMaker = Callable[[Selection], dict[int, Edit]]
+_EditMaker = Callable[[Selection, Mapping[int, OutputSite]], dict[int, Edit]]
 
 
 def _edits_for(how: How, prepared: PreparedInputs | None, rng: np.random.Generator) -> _EditMaker:
-    def make(selection: Selection) -> dict[int, Edit]:
+    def make(selection: Selection, sites: Mapping[int, OutputSite]) -> dict[int, Edit]:
         if prepared is None:
-            return {i: _replacing(heads, torch.zeros(())) for i, heads in selection.heads.items()}
-        outputs = reference_outputs(replace(prepared, selection=selection))
+            return {i: _replacing(i, heads, None) for i, heads in selection.heads.items()}
+        outputs = reference_outputs(replace(prepared, selection=selection), how)
         if how == "mean":
             means = mean_outputs(outputs)
-            return {i: _replacing(heads, means[i]) for i, heads in selection.heads.items()}
+            return {i: _replacing(i, heads, means) for i, heads in selection.heads.items()}
         draw = _Draws(outputs, rng)
-        return {i: draw.edit(i, heads) for i, heads in selection.heads.items()}
+        return {i: draw.edit(i, heads, sites[i]) for i, heads in selection.heads.items()}
 
     return make
 
@@ -149,7 +150,7 @@ def intercepting_heads(
     selection = select(plan, part, None, pairs, of_one_shape=False)
     with view.ready():
         sites = view.output_sites(plan, selection.sites)
-        edits = make(selection)
+        edits = make(selection, sites)
     with intercepting(view.model, sites, edits, is_running=is_running):
         yield
 
@@ -220,54 +221,67 @@ def _first_of_batch(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[t
     return tuple(map(first, args)), {name: first(value) for name, value in kwargs.items()}
 
 
-def reference_outputs(prepared: PreparedInputs) -> list[_Outputs]:
-    """What the selected heads write on each prepared input, before W_O."""
+def reference_outputs(prepared: PreparedInputs, how: How) -> list[_Outputs]:
+    """What the selected heads write on each prepared input, before W_O.
+
+    Padding does not count; that which a model appends itself has positions of its own, and only no share of a mean.
+    """
     found: list[_Outputs] = []
     with prepared.view.ready():
         sites = prepared.view.output_sites(prepared.plan, prepared.selection.sites)
-        _check_single(sites[i] for i in prepared.selection.sites)
         for item in prepared.items:
             kept: _Outputs = {}
             edits = {i: _reader(kept, i, heads) for i, heads in prepared.selection.heads.items()}
             with intercepting(prepared.model, sites, edits):
                 run(prepared.model, [item])
-            found.append({i: _without_padding(z, item) for i, z in kept.items()})
+            padded = [i for i in sites if how == "mean" and sites[i].n_padding]
+            found.append({(i, n): _without_padding(z, item, i in padded) for (i, n), z in kept.items()})
     return found
 
 
-def _check_single(sites: Iterable[OutputSite]) -> None:
-    several = next((site for site in sites if len(site.products) > 1), None)
-    if several is not None:
-        raise InvalidValueError(
-            f"how must be 'zero' for the heads of {several.name}: they multiply the same attention by several "
-            "values, so a head has no single output to replace by another"
-        )
-
-
 def _reader(kept: _Outputs, i: int, heads: tuple[int, ...]) -> Edit:
-    def read(z: Tensor) -> None:
-        kept[i] = z[0][:, list(heads)].detach().clone()
+    def read(z: Tensor, number: int) -> None:
+        kept[i, number] = z[0][:, list(heads)].detach().clone()
 
     return read
 
 
 def _without_padding(
-    z: Float[Tensor, "token head feature"], item: ModelInput
+    z: Float[Tensor, "token head feature"], item: ModelInput, is_appended: bool
 ) -> Float[Tensor, "present head feature"]:
+    """The outputs at the tokens of an input that are no padding, its own or, if so, appended by the model."""
+    lengths = item.lengths()
+    if is_appended and lengths is not None:
+        z = z[: lengths[0]]
     present = item.present(len(z))
     return z if present is None else z[present.to(z.device)]
 
 
-def mean_outputs(outputs: Sequence[_Outputs]) -> dict[int, Float[Tensor, "head feature"]]:
-    """Mean output of each head over all tokens of all reference inputs."""
-    return {i: torch.cat([each[i] for each in outputs]).mean(dim=0) for i in outputs[0]}
+def mean_outputs(outputs: Sequence[_Outputs]) -> dict[tuple[int, int], Float[Tensor, "head feature"]]:
+    """Mean output of each head over all tokens of all reference inputs, by site and number of the output."""
+    return {key: torch.cat([each[key] for each in outputs]).mean(dim=0) for key in outputs[0]}
 
 
-def _replacing(heads: tuple[int, ...], values: Float[Tensor, "..."]) -> Edit:
-    def edit(z: Tensor) -> Tensor:
-        return replaced(z, heads, values)
+def _replacing(i: int, heads: tuple[int, ...], values: Mapping[tuple[int, int], Tensor] | None) -> Edit:
+    """Replaces outputs of heads by values, by site and number of the output; None: by zeros."""
+
+    def edit(z: Tensor, number: int) -> Tensor:
+        return replaced(z, heads, torch.zeros(()) if values is None else values[i, number])
 
     return edit
+
+
+def first_tokens(
+    reference: Float[Tensor, "token head feature"], n_tokens: int, site: OutputSite
+) -> Float[Tensor, "first head feature"]:
+    """The outputs of a reference input at the positions of an input with n tokens."""
+    if len(reference) < n_tokens or (len(reference) > n_tokens and not site.is_sequence):
+        rule = "at least" if site.is_sequence else "exactly"
+        raise InvalidValueError(
+            f"reference inputs must have {rule} as many tokens as the input, got {len(reference)} and {n_tokens}; "
+            f"pass {'longer' if site.is_sequence else 'other'} reference inputs, or how='mean'"
+        )
+    return reference[:n_tokens]
 
 
 @dataclass
@@ -278,23 +292,14 @@ class _Draws:
     rng: np.random.Generator
 
     def __post_init__(self) -> None:
-        self._first = min(self.outputs[0])
+        self._first, _ = min(self.outputs[0])
         self._drawn = np.zeros(0, dtype=np.int64)
 
-    def edit(self, i: int, heads: tuple[int, ...]) -> Edit:
-        def edit(z: Tensor) -> Tensor:
-            if i == self._first:  # sites run in call order
+    def edit(self, i: int, heads: tuple[int, ...], site: OutputSite) -> Edit:
+        def edit(z: Tensor, number: int) -> Tensor:
+            if i == self._first and number == 0:  # sites run in call order
                 self._drawn = self.rng.integers(len(self.outputs), size=z.shape[0])
-            rows = [self._at_least(self.outputs[k][i], z.shape[1]) for k in self._drawn]
+            rows = [first_tokens(self.outputs[k][i, number], z.shape[1], site) for k in self._drawn]
             return replaced(z, heads, torch.stack(rows))
 
         return edit
-
-    @staticmethod
-    def _at_least(z: Tensor, n_tokens: int) -> Tensor:
-        if len(z) < n_tokens:
-            raise InvalidValueError(
-                f"reference inputs must have at least as many tokens as the input, got {len(z)} and {n_tokens}; "
-                "pass longer reference inputs, or how='mean'"
-            )
-        return z[:n_tokens]

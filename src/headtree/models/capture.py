@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from headtree.models.given_model import as_view, view_and_options
 from headtree.models.graph.head_weights import HeadWeights
 from headtree.models.relevance import Relevance, Target
-from headtree.models.view import ModelView, as_view, view_and_options
+from headtree.models.view import ModelView
+from headtree.models.watching.collect import Store
+from headtree.models.watching.query_choice import Queries
 from headtree.models.watching.select import Window
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
@@ -28,6 +31,8 @@ def capture(
     heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
     tokens: int | None = None,
     window: Window | None = None,
+    queries: Queries | None = None,
+    generate: int | None = None,
     targets: Sequence[str] | None = None,
     tokenizer: Any = None,
     processor: Any = None,
@@ -37,6 +42,7 @@ def capture(
     dtype: str | None = None,
     device: str | torch.device | None = None,
     model_dtype: str | None = None,
+    store: Store = "dense",
     memory_limit: float | None = None,
 ) -> list[AttentionTensor]:
     """Run a model and capture the attention of its heads, one tensor per input.
@@ -72,6 +78,13 @@ def capture(
     window : (start, stop), optional
         Range of queries and keys to capture; the model still reads the whole input. Pass two such pairs to give
         queries and keys different ranges.
+    queries : list of int or str, optional
+        Queries to capture, with all their keys: positions, negative ones from the end, or tokens, with or without
+        the tokenizer's mark of a new word. ``queries=[-1]`` is the last token, whose logits predict the next.
+    generate : int, optional
+        Let the model write that many tokens after each text, the likeliest one each time and past any end of
+        text, and capture its attention while it writes, with its cache. The queries are then the tokens it writes,
+        the keys all tokens before them and themselves. The model needs its language-model head.
     targets : list of str, optional
         Texts that the decoder of an encoder-decoder reads; by default the input text, shifted by one token.
     tokenizer, processor, revision, trust_remote_code, device, model_dtype
@@ -80,6 +93,10 @@ def capture(
         Number of inputs of equal shape to run together; by default chosen from their length.
     dtype : {"float16", "float32", "float64"}, optional
         Type of the captured values; by default float32, or float64 for models with float64 weights.
+    store : {"dense", "factors"}
+        What a tensor holds: all values, or the queries and keys of each layer, grouped keys once. Factors are
+        multiplied out block by block when values are read, so inputs can be longer than memory would allow. Where
+        a model shows only the product of queries and keys, the tensors are dense, and a warning says so.
     memory_limit : float, optional
         Bytes that the capture may use in addition to the model; by default 80 % of the free memory. A capture that
         would need more is refused before it runs.
@@ -128,9 +145,12 @@ def capture(
         heads=heads,
         tokens=tokens,
         window=window,
+        queries=queries,
+        generate=generate,
         targets=targets,
         batch_size=batch_size,
         dtype=dtype,
+        store=store,
         memory_limit=memory_limit,
     )
 

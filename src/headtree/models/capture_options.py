@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.watching.probe import AttentionPlan
 from headtree.tensor.attention_tensor import Kind
+
+if TYPE_CHECKING:
+    from headtree.models.watching.collect import PreparedInputs
 
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -29,9 +33,8 @@ def check_options(
     kind: str, batch_size: int | None, dtype: str | None, modality: str, tokens: Any, targets: Any
 ) -> None:
     """Raise an error that names an option of a wrong value, or one that does not apply."""
-    if kind not in get_args(Kind):
-        raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {kind!r}")
-    if dtype is not None and dtype not in _DTYPES:
+    _checks.one_of(kind, "kind", Kind)
+    if dtype is not None and not (isinstance(dtype, str) and dtype in _DTYPES):
         raise InvalidValueError(f"dtype must be one of {tuple(_DTYPES)}, got {dtype!r}")
     if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
         raise InvalidValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
@@ -65,3 +68,10 @@ def check_not_given(given: Mapping[str, Any]) -> None:
             f"{', '.join(named)} must be given to ModelView itself, but model is already a view; leave "
             f"{'it' if len(named) == 1 else 'them'} out"
         )
+
+
+def check_all_heads(prepared: PreparedInputs, why: str) -> None:
+    """Refuse a selection of layers or heads where all of them are needed."""
+    n_heads = sum(prepared.plan.sites[i].shape[1] for i in prepared.selection.layers)
+    if len(prepared.selection.head_ids()) != n_heads:
+        raise InvalidValueError(f"layers and heads must be left out, since {why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.similarity.attention_distances import probability_cosines
 from headtree.similarity.head_similarity import HeadSimilarity, checked_kind, from_kernels
+from headtree.tensor.attention_tensor import HeadId
 
 #: Entries of a block of v·W_O of all heads: 64 MB in float64.
 _ENTRIES = 2**23
@@ -36,16 +37,35 @@ def check_is_function(kind: Any) -> None:
 
 def functional_similarity(prepared: PreparedInputs) -> HeadSimilarity:
     """Compare the selected heads by attention and values on every prepared input; see `ModelView`."""
-    kernels = []
     with prepared.view.ready(), progress("comparing heads", len(prepared.items)) as step:
-        places = find_places(prepared)
-        _check_widths(places)
+        places = checked_places(prepared)
+        kernels = []
         for i, item in enumerate(prepared.items):
-            (att,) = replace(prepared, items=(item,), batch_size=1).run()
-            kernels.append([probability_cosines(att), _value_cosines(prepared, item, places)])
+            kernels.append(kernels_of_input(prepared, item, places))
             step(f"input {i + 1} of {len(prepared.items)}")
+    return similarity_of_kernels(prepared.selection.head_ids(), kernels)
+
+
+def checked_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
+    """Where the selected heads have their values, if what they write can be compared; the view must be ready."""
+    places = find_places(prepared)
+    _check_widths(places)
+    return places
+
+
+def kernels_of_input(
+    prepared: PreparedInputs, item: ModelInput, places: Mapping[int, CallPlaces]
+) -> Float[np.ndarray, "2 head head"]:
+    """Cosines of the probabilities of all heads on an input, and of their values; the view must be ready."""
+    (att,) = replace(prepared, items=(item,), batch_size=1).run()
+    return np.stack([probability_cosines(att), _value_cosines(prepared, item, places)])
+
+
+def similarity_of_kernels(
+    heads: tuple[HeadId, ...], kernels: Sequence[Float[np.ndarray, "2 head head"]]
+) -> HeadSimilarity:
+    """The similarity of heads by the kernels of all inputs."""
     both = np.stack(kernels, axis=1)
-    heads = prepared.selection.head_ids()
     means = [np.diag(centred_kernel(kernel)) == 0 for kernel in both.mean(axis=1)]
     notes = tuple(
         f"the {what} of {head} equal their mean over all heads, so they are not compared"

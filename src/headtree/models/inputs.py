@@ -127,10 +127,19 @@ def model_inputs(
 ) -> list[ModelInput]:
     """What the model reads, from texts, images or its own arguments: the one that is not None."""
     if texts is not None:
-        return text_inputs(model, texts, targets, tokens, tokenizer, source)
+        return text_inputs(model, texts, targets, tokens, _checked_tokenizer(tokenizer), source)
     if images is not None:
         return image_inputs(model, images, processor, source)
-    return ready_inputs(model, inputs, tokenizer)
+    return ready_inputs(model, inputs, _checked_tokenizer(tokenizer))
+
+
+def _checked_tokenizer(tokenizer: Any) -> Any:
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "convert_ids_to_tokens")):
+        raise InvalidTypeError(
+            f"tokenizer must be a tokenizer as transformers has them, got {type(tokenizer).__name__}; leave it out "
+            "to use the model's own"
+        )
+    return tokenizer
 
 
 def text_inputs(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.activation_cache import head_coordinates
+from headtree.models.capture_options import check_all_heads
 from headtree.models.graph.call_places import CallPlaces, Operand, find_places, node_at
 from headtree.models.graph.forward_graph import Graph, Kept, Position, Ref, Trace, trace
 from headtree.models.graph.linearize import LinearMap
@@ -60,7 +61,7 @@ class LogitAttribution:
 
 def attributions_of(prepared: PreparedInputs, target: int | None, position: int | None) -> list[LogitAttribution]:
     """Attributions on every prepared input."""
-    _check_all_heads(prepared)
+    check_all_heads(prepared, "a logit is the sum of the contributions of all heads; select among the results")
     with prepared.view.ready(), progress("attributing", len(prepared.items)) as step:
         stream = StreamPlaces(locate_stream(prepared))
         path_to_logits(prepared, stream)  # refuses a stream that ends elsewhere
@@ -81,15 +82,6 @@ def attributions_of(prepared: PreparedInputs, target: int | None, position: int 
 def _positions(graph: Graph, ref: Ref) -> list[Position]:
     position = graph.node(ref).position
     return [] if position is None else [position]
-
-
-def _check_all_heads(prepared: PreparedInputs) -> None:
-    n_heads = sum(prepared.plan.sites[i].shape[1] for i in prepared.selection.layers)
-    if len(prepared.selection.head_ids()) != n_heads:
-        raise InvalidValueError(
-            "layers and heads must be left out, since a logit is the sum of the contributions of all heads; select "
-            "among the results"
-        )
 
 
 class _Skeleton:

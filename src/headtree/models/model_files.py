@@ -18,6 +18,7 @@ from torch import nn
 from headtree._extras import require, require_packages
 from headtree._version import __version__
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.models.pruned_files import is_pruned, load_pruned
 from headtree.models.quantized import packed_weights, plain_tensors
 
 #: Seconds to wait for the hub before reporting that it cannot be reached; transformers tries for half a minute.
@@ -43,6 +44,8 @@ class ModelFiles:
                 f"model must be a hub id, a folder or a loaded module, got {type(model).__name__}; "
                 "pass for example 'openai-community/gpt2'"
             )
+        if revision is not None and not isinstance(revision, str):
+            raise InvalidTypeError(f"revision must be the name of a version on the hub, got {revision!r}")
         self.module = model if isinstance(model, nn.Module) else None
         name = (
             getattr(getattr(model, "config", None), "_name_or_path", "") if self.module is not None else str(model)
@@ -132,6 +135,10 @@ class ModelFiles:
         """Load the model, in evaluation mode."""
         if self.module is not None:
             return self.module
+        if is_pruned(Path(self.name)):
+            model = load_pruned(self.name)
+            model = model if dtype is None else model.to(dtype)
+            return model if device is None else model.to(device)
         import transformers
 
         options = {**self.options, **self._gguf} | ({} if dtype is None else {"dtype": dtype})
@@ -162,7 +169,7 @@ class ModelFiles:
 
         None if there is no such head, its weights are not in the files, or a module was given.
         """
-        if self.module is not None or self._gguf:
+        if self.module is not None or self._gguf or is_pruned(Path(self.name)):
             return None
         kind = self._own_class()
         if kind is None or kind is type(loaded):

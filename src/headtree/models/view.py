@@ -1,4 +1,4 @@
-"""`ModelView`, a model to look into, and the functions that are shortcuts to its methods."""
+"""`ModelView`, a model to look into."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -17,15 +16,18 @@ from torch import Tensor, nn
 from xarray import DataArray
 
 from headtree._checks import checked_device
-from headtree.errors import HeadtreeError, InvalidTypeError
+from headtree.errors import HeadtreeError
 from headtree.models import facts, register
 from headtree.models.ablation import How, ablation
 from headtree.models.activation_cache import ActivationCache, caches_of
-from headtree.models.capture_options import check_not_given, check_options, check_scores, the_one_given, value_dtype
+from headtree.models.capture_options import check_options, check_scores, the_one_given, value_dtype
 from headtree.models.functional_similarity import check_is_function, functional_similarity
+from headtree.models.generation import prompt_of
+from headtree.models.graph.edit_outputs import unedited
 from headtree.models.graph.forward_graph import Trace, trace
+from headtree.models.graph.gates import without_gates
 from headtree.models.graph.head_weights import HeadWeights, weights_of
-from headtree.models.graph.output_sites import OutputSite, find_output_sites, unedited
+from headtree.models.graph.output_sites import OutputSite, find_output_sites
 from headtree.models.graph.read_stream import locate_stream, read_stream
 from headtree.models.inputs import ModelInput, checked_texts, model_inputs
 from headtree.models.logit_attribution import LogitAttribution, attributions_of
@@ -33,16 +35,15 @@ from headtree.models.logit_lens import lenses_of
 from headtree.models.model_dtype import check_not_loaded, checked_model_dtype
 from headtree.models.model_files import ModelFiles, provenance
 from headtree.models.relevance import Relevance, Target, relevance_of
+from headtree.models.token_tensor import TokenTensor, token_tensors
 from headtree.models.value_norms import value_norms
-from headtree.models.watching.collect import PreparedInputs
+from headtree.models.watching.collect import PreparedInputs, Store
 from headtree.models.watching.memory import check_memory
 from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan, on_device, probe_of
+from headtree.models.watching.query_choice import Queries, check_rows
 from headtree.models.watching.select import Window, parse_window, select
 from headtree.similarity.head_similarity import HeadSimilarity
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
-
-#: Options of `ModelView` itself; the shortcut functions pass all other options to its methods.
-_VIEW_OPTIONS = ("tokenizer", "processor", "revision", "trust_remote_code", "device", "model_dtype")
 
 
 class ModelView:
@@ -149,9 +150,12 @@ class ModelView:
         heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
         tokens: int | None = None,
         window: Window | None = None,
+        queries: Queries | None = None,
+        generate: int | None = None,
         targets: Sequence[str] | None = None,
         batch_size: int | None = None,
         dtype: str | None = None,
+        store: Store = "dense",
         memory_limit: float | None = None,
     ) -> list[AttentionTensor]:
         """Capture the attention of every head, one tensor per input; for the arguments see `headtree.capture`."""
@@ -165,43 +169,24 @@ class ModelView:
             heads=heads,
             tokens=tokens,
             window=window,
+            queries=queries,
+            generate=generate,
             targets=targets,
             batch_size=batch_size,
             dtype=dtype,
-        )
+        ).stored_as(store)
         check_memory(prepared.estimate(), memory_limit, prepared.batch_size or 2, prepared.advice())
         return prepared.run()
 
     def cache(
-        self,
-        *,
-        texts: Sequence[str] | None = None,
-        images: Sequence[Any] | None = None,
-        inputs: Any = None,
-        part: str | None = None,
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
-        tokens: int | None = None,
-        targets: Sequence[str] | None = None,
-        dtype: str | None = None,
+        self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
     ) -> list[ActivationCache]:
         """What heads read and write and the residual stream around them, one `ActivationCache` per input.
 
         The arguments are those of `headtree.capture`.
         """
-        prepared = self.prepare(
-            texts=texts,
-            images=images,
-            inputs=inputs,
-            kind="probs",
-            part=part,
-            layers=layers,
-            heads=heads,
-            tokens=tokens,
-            targets=targets,
-            dtype=dtype,
-        )
-        return caches_of(prepared)
+        given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
+        return caches_of(self.prepare(kind="probs", **given, **options))
 
     def weights(
         self, *, texts: Any = None, images: Any = None, inputs: Any = None, part: str | None = None, **options: Any
@@ -284,6 +269,32 @@ class ModelView:
         """
         given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
         return lenses_of(self.prepare(kind="probs", **given, **options))
+
+    def token_tensor(
+        self,
+        *,
+        texts: Any = None,
+        images: Any = None,
+        inputs: Any = None,
+        memory_limit: float | None = None,
+        **options: Any,
+    ) -> list[TokenTensor]:
+        """What of the residual stream at each token comes from each input token, one `TokenTensor` per input.
+
+        The network is frozen on the input: attention probabilities, scales of norms, gates, and of activation
+        functions the ratio of result to argument. Each token then goes through it alone (TensorLens, arXiv
+        2601.17958). A model with another operation that is not linear then is refused.
+
+        Parameters
+        ----------
+        texts, images, inputs, **options
+            As in `headtree.capture`.
+        memory_limit : float, optional
+            Bytes that may be used in addition to the model; by default 80 % of the free memory. Tokens go through
+            the network in batches within this limit. An input that would need more is refused before it runs.
+        """
+        given = {"texts": texts, "images": images, "inputs": inputs}
+        return token_tensors(self.prepare(kind="probs", **given, **options), memory_limit)
 
     def head_similarity(
         self, *, texts: Any = None, images: Any = None, inputs: Any = None, kind: str = "function", **options: Any
@@ -374,6 +385,8 @@ class ModelView:
         heads: Any = None,
         tokens: int | None = None,
         window: Window | None = None,
+        queries: Queries | None = None,
+        generate: int | None = None,
         targets: Any = None,
         batch_size: int | None = None,
         dtype: str | None = None,
@@ -385,13 +398,16 @@ class ModelView:
         """
         modality = the_one_given({"texts": texts, "images": images, "inputs": inputs})
         check_options(kind, batch_size, dtype, modality, tokens, targets)
+        check_rows(window, queries, generate)
         if texts is not None:
             texts = checked_texts(texts, "texts")  # before the tokenizer, which may also be missing
             self.tokenizer  # noqa: B018  (if it is missing, fail before loading the weights)
-        view = self._for_modality(modality)
+        view = (self if generate is None else self.headed).for_modality(modality)
         with view.ready():
             readers = self._tokenizer, self._processor, self.files
             items = model_inputs(view.model, texts, images, inputs, targets, tokens, *readers)
+            if generate is not None:
+                items = [prompt_of(view.model, item, generate) for item in items]
             plan = view.plan(items[0])
             selection = select(plan, part, layers, heads, of_one_shape=of_one_shape)
             if kind == "weighted":
@@ -407,6 +423,8 @@ class ModelView:
             kind=kind,
             dtype=value_dtype(view.model, dtype),
             window=parse_window(window),
+            queries=queries,
+            generate=generate,
             batch_size=batch_size,
             part=part,
         )
@@ -420,7 +438,7 @@ class ModelView:
             if key in self._plans:
                 return self._plans[key]
         with unedited():
-            plan = make_plan(self.model, item)
+            plan = without_gates(make_plan(self.model, item), self.model)
         is_short = plan.probe is not item  # else it holds for inputs of this length only
         self._plans[register.n_changes(), is_short, *plan.probe.layout()] = plan
         for activate in list(self.when_planned):
@@ -457,7 +475,7 @@ class ModelView:
         with on_device(self.model, self.device), evaluating(self.model):
             yield
 
-    def _for_modality(self, modality: str) -> ModelView:
+    def for_modality(self, modality: str) -> ModelView:
         """The view itself, or for a two-tower model (CLIP) the view of the tower that reads this kind of input."""
         tower = facts.select_tower(self.model, modality)
         if tower is self.model:
@@ -471,30 +489,6 @@ class ModelView:
         view = copy.copy(self)
         for name in ("provenance", "headed"):
             view.__dict__.pop(name, None)
-        view.__dict__["model"] = model
+        view.model = model
         view._plans, view._traced, view._output_sites, view._towers, view.when_planned = {}, None, {}, {}, []
         return view
-
-
-def as_view(model: Any, **given: Any) -> ModelView:
-    """Make a view of a model; a view is returned unchanged."""
-    if not isinstance(model, ModelView):
-        return ModelView(model, **given)
-    check_not_given(given)
-    return model
-
-
-def view_and_options(model: Any, options: Mapping[str, Any]) -> tuple[ModelView, dict[str, Any]]:
-    """A view of the model, and those options of `headtree.capture` that are not about the view itself."""
-    known = {*_VIEW_OPTIONS, *signature(ModelView.prepare).parameters} - {"self", "of_one_shape"}
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InvalidTypeError(f"{unknown[0]} is not an option here; the options are {', '.join(sorted(known))}")
-    view = as_view(model, **{name: value for name, value in options.items() if name in _VIEW_OPTIONS})
-    return view, {name: value for name, value in options.items() if name not in _VIEW_OPTIONS}
-
-
-def prepare(model: Any, **options: Any) -> PreparedInputs:
-    """Prepare inputs on a model or a view of one; the options are those of `headtree.capture`."""
-    view, others = view_and_options(model, options)
-    return view.prepare(**others)

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from headtree import _checks
+from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
 from headtree.measures.orders import orders
 from headtree.measures.sparsity import compression_curve
+from headtree.pipeline.memory_limit import memory_in_use
 from headtree.pipeline.steps import write_table
 from headtree.pipeline.tables import curves_to_dict
 from headtree.questionnaire.organization import Organization
@@ -23,7 +25,7 @@ from headtree.questionnaire.organize import organize_array
 from headtree.runs.folder import RunWriter
 from headtree.runs.organization_store import questionnaire_from_dict, write_organizations
 from headtree.runs.run import ARRAY_FORMAT
-from headtree.tensor.load import LoadedArray, load_array
+from headtree.tensor.load import LoadedArray, load_array, zarr_bytes
 from headtree.tensor.store import as_numpy
 from headtree.tensor.zarr_dataset import Variable, create, finish, put
 
@@ -174,6 +176,23 @@ def _axis_table(org: Organization, axis: str, labels: Sequence[str] | None) -> d
     for i in range(min(3, points.shape[1])):
         table[f"coordinate_{i + 1}"] = points[:, i]
     return table
+
+
+#: Copies of an array while it is organized and measured, some of them in float64.
+_COPIES = 8
+
+
+def check_room(source: ArrayFile, memory: int | None) -> None:
+    """Raise an error for an array that takes more memory than allowed: such runs read it as a whole."""
+    if memory is None:
+        return
+    size = source.path.stat().st_size if source.path.is_file() else zarr_bytes(source.path, source.name)
+    needed = memory_in_use() + _COPIES * size
+    if needed > memory:
+        raise InvalidValueError(
+            f"a run of {source.path} takes about {format_bytes(needed)} of memory, but the limit is "
+            f"{format_bytes(memory)}; allow that much, or organize a part of it"
+        )
 
 
 def check_array(source: ArrayFile) -> None:

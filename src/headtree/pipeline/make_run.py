@@ -13,7 +13,9 @@ from headtree.errors import InvalidValueError
 from headtree.pipeline import array_run as arrays
 from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
+from headtree.pipeline.memory_limit import limit_in_bytes
 from headtree.pipeline.sources import Source, TensorSource
+from headtree.pipeline.workers import ThisProcess, Workers
 from headtree.questionnaire.settings import Questionnaire
 from headtree.runs.contents import files_of
 from headtree.runs.folder import RunWriter, rewriting_run, writing_run
@@ -61,6 +63,8 @@ def make_run(
     draw: bool = True,
     force: bool = False,
     say: Say | None = None,
+    workers: Workers | None = None,
+    memory: str | int | None = None,
 ) -> Run:
     """Make a run, or finish one that was interrupted; a finished run is returned as it is.
 
@@ -90,6 +94,12 @@ def make_run(
         Replace an existing run that has other settings.
     say : function, optional
         Called with the name and seconds of each finished step.
+    workers : Workers, optional
+        Where the inputs are worked on, from `open_workers`; by default in this process. The result is the same.
+    memory : str or int, optional
+        The most memory that this process, or each worker, may take, such as "2GB". Tensors that need more are
+        organized and compared by blocks, with the same result. A step that needs a whole tensor raises an error
+        that says how much it takes; what is done until then stays.
     """
     settings = {
         "source": source.settings,
@@ -99,12 +109,13 @@ def make_run(
         "raw": _checked_raw(raw, source.kind),
     }
     begin = cache(source.begin)  # a model is loaded once, if any step needs it
+    on, limit = workers or ThisProcess(), limit_in_bytes(memory)
     plan = {
-        "capture": PlannedStep(lambda writer: steps.capture(writer, begin), files_of("capture")),
-        "organize": PlannedStep(steps.organize_inputs, files_of("organize")),
-        "compare": PlannedStep(lambda writer: steps.compare_heads(writer, begin), files_of("compare")),
-        "measure": PlannedStep(steps.measure, files_of("measure")),
-        "diagnose": PlannedStep(lambda writer: steps.diagnose(writer, begin), files_of("diagnose")),
+        "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
+        "organize": PlannedStep(lambda writer: steps.organize_inputs(writer, on, limit), files_of("organize")),
+        "compare": PlannedStep(lambda writer: steps.compare_heads(writer, begin, on, limit), files_of("compare")),
+        "measure": PlannedStep(lambda writer: steps.measure(writer, on, limit), files_of("measure")),
+        "diagnose": PlannedStep(lambda writer: steps.diagnose(writer, begin, on, limit), files_of("diagnose")),
     }
     if depth:
         plan["depth"] = PlannedStep(lambda writer: steps.add_depth(writer, begin), ())
@@ -151,8 +162,10 @@ def make_array_run(
     draw: bool = True,
     force: bool = False,
     say: Say | None = None,
+    memory: str | int | None = None,
 ) -> Run:
     """`make_run` for an array that is not attention: trees, affinities and a table for each of its axes."""
+    arrays.check_room(source, limit_in_bytes(memory))
     arrays.check_array(source)
     settings = {
         "source": source.settings,

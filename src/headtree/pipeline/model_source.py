@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -22,16 +21,13 @@ from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.models import facts
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import NAMES, BundledNetwork, load_bundled
-from headtree.models.functional_similarity import functional_similarity
 from headtree.models.inputs import ModelInput
 from headtree.models.model_dtype import checked_model_dtype
 from headtree.models.model_files import is_gguf
 from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
-from headtree.models.watching.memory import check_memory
-from headtree.models.watching.select import select
-from headtree.similarity.head_similarity import HeadSimilarity
-from headtree.tensor.attention_tensor import AttentionTensor, HeadId, Kind
+from headtree.pipeline.model_capture import ModelCapture
+from headtree.tensor.attention_tensor import HeadId, Kind
 
 #: Default number of inputs.
 INPUTS = 20
@@ -40,76 +36,8 @@ TOKENS = 64
 #: Characters read per token: more than long words need, far fewer than a whole corpus.
 _CHARACTERS = 32
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
-_THUMBNAIL = 96
 #: Effects of heads use up to so many times the inputs of the run for their first-order terms.
 _TIMES_MORE = 10
-
-
-@dataclass(frozen=True, eq=False)
-class ModelCapture:
-    """A loaded model with its inputs."""
-
-    model: Mapping[str, Any]
-    inputs: tuple[Mapping[str, Any], ...]
-    prepared: PreparedInputs
-    pictures: Sequence[Any] | None = None  #: files, or arrays (channel, row, column)
-    notes: tuple[str, ...] = ()  #: what the user should know about the inputs
-    labels: Sequence[int] | None = None  #: true classes of the inputs, where they are known
-    source: ModelSource | None = None  #: where further inputs come from
-    _captured: dict[int, AttentionTensor] = field(default_factory=dict, repr=False)  # the rest of the last batch
-
-    def to_run_again(self) -> dict[str, Any]:
-        """The view of the model, and the keyword arguments of its forward method for each input."""
-        again = {"model": self.prepared.view, "inputs": [dict(item.kwargs) for item in self.prepared.items]}
-        try:
-            self.whole()
-        except InvalidValueError:  # layers of unequal shapes, of which only some can be measured together
-            again["layers"] = sorted({head.layer for head in self.prepared.selection.head_ids()})
-        return again
-
-    def for_effects(self) -> dict[str, Any]:
-        """Arguments of `head_effects`: the inputs of the run, then further ones, on which no head is ablated."""
-        prepared = self.prepared
-        items = prepared.items if self.source is None else self.source.further(prepared)
-        return {
-            "model": prepared.view,
-            "inputs": [dict(item.kwargs) for item in items],
-            "n_ablated": len(prepared.items),
-            "labels": self.labels,
-            "part": prepared.part,
-            "heads": [tuple(head) for head in prepared.selection.head_ids()],
-            "batch_size": prepared.batch_size,
-        }
-
-    def functional_similarity(self) -> HeadSimilarity:
-        """Which heads do alike on the inputs of the run."""
-        return functional_similarity(replace(self.prepared, kind="probs", window=(slice(None), slice(None))))
-
-    def whole(self) -> PreparedInputs:
-        """The inputs with all layers and heads of the model selected."""
-        return replace(self.prepared, selection=select(self.prepared.plan, self.prepared.part, None, None))
-
-    def tensor(self, i: int) -> AttentionTensor:
-        """Run the model on one input alone, or on the batch it belongs to if a batch size was given.
-
-        By default inputs run alone: in a batch, rounding would depend on the other inputs.
-        """
-        if i not in self._captured:
-            self._captured.clear()
-            self._captured.update(self._batch_of(i))
-        return self._captured.pop(i)
-
-    def _batch_of(self, i: int) -> dict[int, AttentionTensor]:
-        batches = replace(self.prepared, batch_size=self.prepared.batch_size or 1).batches()
-        batch = next(batch for batch in batches if i in batch)
-        items = tuple(self.prepared.items[j] for j in batch)
-        together = replace(self.prepared, items=items, batch_size=len(batch))
-        check_memory(together.estimate(), None, len(batch), together.advice())
-        return dict(zip(batch, together.run(), strict=True))
-
-    def sample(self, i: int) -> bytes | None:
-        """A PNG of the image, at most 96 pixels wide and high; None if inputs are not images."""
-        return None if self.pictures is None else _thumbnail(self.pictures[i])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +53,10 @@ class ModelSource:
         which then reads its own samples.
     images : path, optional
         A folder of images, used in alphabetical order.
+    prompts : sequence of str
+        Texts themselves, one input each.
+    generate : int, optional
+        Number of tokens that the model writes after each prompt, whose attention is captured then.
     inputs : int
         Number of inputs; fewer if the text, folder or samples are fewer.
     tokens : int, optional
@@ -139,12 +71,14 @@ class ModelSource:
     dtype : str, optional
         Type of number that the model computes in, as `model_dtype` of `headtree.ModelView`.
     revision, trust_remote_code
-        As in `headtree.ModelView`.
+        As in `headtree.ModelView`. The revisions of a bundled network are its stages of training.
     """
 
     model: str
     text: Path | None = None
     images: Path | None = None
+    prompts: Sequence[str] = ()
+    generate: int | None = None
     inputs: int = INPUTS
     tokens: int | None = None
     kind: Kind = "scores"
@@ -158,13 +92,21 @@ class ModelSource:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.text is not None and self.images is not None:
-            raise InvalidTypeError("give either a text or images, not both: a run has one kind of input")
-        if self.text is None and self.images is None and not self.is_bundled:
+        n_kinds = sum([self.text is not None, self.images is not None, bool(self.prompts)])
+        if n_kinds > 1:
             raise InvalidTypeError(
-                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images"
+                "give either a text, images or prompts, not several of them: a run has one kind of input"
             )
-        for name in ("inputs", "tokens", "batch_size"):
+        if not n_kinds and not self.is_bundled:
+            raise InvalidTypeError(
+                f"inputs for {self.model!r} are missing: name a text file with --text or a folder with --images, "
+                "or give a text itself with --prompt"
+            )
+        if self.generate is not None and not self.prompts:
+            raise InvalidTypeError("generate needs a text to go on from; give one with --prompt")
+        if self.tokens is not None and self.prompts:
+            raise InvalidTypeError("tokens cut a text file into inputs; leave --tokens out with --prompt")
+        for name in ("inputs", "tokens", "batch_size", "generate"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
@@ -205,6 +147,8 @@ class ModelSource:
         if self.images is not None:
             files = image_files(self.images)[: self.inputs]
             return {"type": "images", "files": {path.name: _file_hash(path) for path in files}}
+        if self.prompts:
+            return {"type": "prompts", "prompts": list(self.prompts), "generate": self.generate}
         return {"type": "samples"}
 
     def begin(self) -> ModelCapture:
@@ -216,21 +160,43 @@ class ModelSource:
 
     def _begin(self) -> ModelCapture:
         if not self.is_bundled:
-            return self._of_files(
-                ModelView(
-                    self.model,
-                    revision=self.revision,
-                    trust_remote_code=self.trust_remote_code,
-                    device=self.device,
-                    model_dtype=self.dtype,
-                )
-            )
-        network = load_bundled(self.model)
+            return self._of_files(self.view())
+        network = self._network()
+        view = self._view_of(network)
+        return self._of_files(view) if self.modality != "inputs" else self._of_samples(network, view)
+
+    @property
+    def modality(self) -> str:
+        """What the model reads: texts, images, or inputs that are its own arguments."""
+        if self.text is not None or self.prompts:
+            return "texts"
+        return "images" if self.images is not None else "inputs"
+
+    def view(self) -> ModelView:
+        """The model, loaded when first needed."""
+        if self.is_bundled:
+            return self._view_of(self._network())
+        return ModelView(
+            self.model,
+            revision=self.revision,
+            trust_remote_code=self.trust_remote_code,
+            device=self.device,
+            model_dtype=self.dtype,
+        )
+
+    def _network(self) -> BundledNetwork:
+        network = load_bundled(self.model, self.revision or "trained")
         network.model.to(device=checked_device(self.device), dtype=checked_model_dtype(self.dtype))
-        if self.text is None and self.images is None:
-            return self._of_samples(network)
-        processor = _BundledProcessor(network)
-        return self._of_files(ModelView(network.model, tokenizer=network.tokenizer, processor=processor))
+        return network
+
+    def _view_of(self, network: BundledNetwork) -> ModelView:
+        return ModelView(network.model, tokenizer=network.tokenizer, processor=_BundledProcessor(network))
+
+    def prepared(self, view: ModelView, first: ModelInput) -> PreparedInputs:
+        """The heads of the source, found in a view on one prepared input."""
+        with_head = view if self.generate is None else view.headed
+        found = with_head.for_modality(self.modality).prepare(inputs=[dict(first.kwargs)], **self._options)
+        return replace(found, generate=self.generate)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -247,6 +213,10 @@ class ModelSource:
             return self._ready(prepared, names, [_file_hash(path) for path in paths], [note], paths)
         if self.is_bundled and self.model == "vit":
             raise InvalidValueError(f"{self.model!r} reads images; name a folder of them with --images")
+        if self.prompts:
+            prepared = view.prepare(texts=list(self.prompts), generate=self.generate, **self._options)
+            hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
+            return self._ready(prepared, [f"prompt {i}" for i in range(len(hashes))], hashes, [])
         prepared, note = self._windows(view)
         hashes = [_tensor_hash(item.kwargs) for item in prepared.items]
         return self._ready(prepared, [f"window {i}" for i in range(len(prepared.items))], hashes, [note])
@@ -283,9 +253,8 @@ class ModelSource:
         """A note if there are fewer inputs than asked for; empty if there are enough."""
         return "" if n == self.inputs else f"{n} input{'s' * (n > 1)} instead of {self.inputs}: {reason}"
 
-    def _of_samples(self, network: BundledNetwork) -> ModelCapture:
+    def _of_samples(self, network: BundledNetwork, view: ModelView) -> ModelCapture:
         inputs, short = self._cut_samples(network)
-        view = ModelView(network.model, tokenizer=network.tokenizer)
         number = next(network.model.parameters())
         arguments = [
             {name: value.to(number.dtype) if value.is_floating_point() else value for name, value in item.items()}
@@ -322,7 +291,8 @@ class ModelSource:
     ) -> ModelCapture:
         inputs = tuple({"name": n, "sha256": h} for n, h in zip(names, hashes, strict=True))
         model = {**prepared.provenance, "model": self.model}
-        return ModelCapture(model, inputs, prepared, pictures, tuple(filter(None, notes)), source=self)
+        notes = tuple(filter(None, notes))
+        return ModelCapture(model, inputs, prepared, pictures, notes, source=self, origin=self)
 
 
 class _BundledProcessor:
@@ -419,17 +389,3 @@ def _fingerprint(model: Path) -> str:
             file.seek(max(0, size - (1 << 20)))
             digest.update(file.read())
     return digest.hexdigest()
-
-
-def _thumbnail(picture: Any) -> bytes:
-    from PIL import Image
-
-    if isinstance(picture, Path):
-        with Image.open(picture) as opened:
-            image = opened.convert("RGB")
-    else:
-        image = Image.fromarray(np.asarray(picture).transpose(1, 2, 0))
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()

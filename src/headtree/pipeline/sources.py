@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.measures.heads.from_model import ModelOfInputs
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.load import load_tensor
 from headtree.tensor.store import as_numpy
@@ -31,14 +32,20 @@ class Capture(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the inputs."""
 
-    def tensor(self, i: int) -> AttentionTensor:
-        """The tensor of one input, bit for bit the same in any order of calls."""
+    def batches(self) -> list[list[int]]:
+        """The inputs by number, in groups that must be captured together; most are single."""
+
+    def only(self, numbers: Sequence[int]) -> Capture:
+        """The same for some of the inputs."""
+
+    def tensors(self) -> list[AttentionTensor]:
+        """The tensor of each input, bit for bit the same whichever batch is captured first."""
 
     def sample(self, i: int) -> bytes | None:
         """A small picture (PNG) of an input that is an image; None for other inputs."""
 
-    def to_run_again(self) -> dict[str, Any]:
-        """Model and inputs as arguments of `diagnostics`; empty if there is no model."""
+    def to_diagnose(self) -> ModelOfInputs | None:
+        """The model and the inputs for diagnostics; None if there is no model."""
 
 
 class Source(Protocol):
@@ -97,28 +104,47 @@ class TensorCapture:
 
     model: Mapping[str, Any]
     inputs: tuple[Mapping[str, Any], ...]
-    tensors: Sequence[AttentionTensor]
+    own: Sequence[AttentionTensor]
     notes: tuple[str, ...] = ()
 
-    def tensor(self, i: int) -> AttentionTensor:
-        """The tensor itself."""
-        return self.tensors[i]
+    def batches(self) -> list[list[int]]:
+        """Every tensor on its own."""
+        return [[i] for i in range(len(self.own))]
+
+    def only(self, numbers: Sequence[int]) -> TensorCapture:
+        """Some of the tensors."""
+        return TensorCapture(self.model, tuple(self.inputs[i] for i in numbers), [self.own[i] for i in numbers])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send everything but the tensors, which travel on their own."""
+        return TensorCapture, (self.model, self.inputs, ())
+
+    def tensors(self) -> list[AttentionTensor]:
+        """The tensors themselves."""
+        return list(self.own)
 
     def sample(self, i: int) -> bytes | None:
         """Return None: tensors have no pictures."""
         return None
 
-    def to_run_again(self) -> dict[str, Any]:
-        """Return an empty dictionary: there is no model to run."""
-        return {}
+    def to_diagnose(self) -> None:
+        """Return None: there is no model to run."""
+        return
 
 
 def _tensor_hash(att: AttentionTensor) -> str:
-    values = as_numpy(att.load().values)
-    parts = [np.ascontiguousarray(values).tobytes(), str((values.dtype, att.shape, att.heads, att.kind)).encode()]
+    """Hash of values, labels of heads, kind and mask; a tensor on disk is read some heads at a time."""
+    n_heads = att.shape[0]
+    values, mask = hashlib.sha256(), hashlib.sha256()
+    for i in range(n_heads):
+        values.update(np.ascontiguousarray(as_numpy(att.values[i : i + 1])).tobytes())
+    dtype = as_numpy(att.values[:1, :1, :1]).dtype
+    parts = [values, hashlib.sha256(str((dtype, att.shape, att.heads, att.kind)).encode())]
     if att.mask is not None:
-        parts.append(np.packbits(as_numpy(att.load().mask)).tobytes())
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+        for i in range(0, n_heads, 8):  # eight heads are whole bytes
+            mask.update(np.packbits(as_numpy(att.mask[i : i + 8])).tobytes())
+        parts.append(mask)
+    return hashlib.sha256(b"".join(part.digest() for part in parts)).hexdigest()
 
 
 def tensor_file(

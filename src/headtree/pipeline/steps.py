@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headtree._memory import format_bytes
 from headtree.depth.model_depth import measure_depth
 from headtree.errors import HeadtreeWarning, InvalidValueError
-from headtree.geometry.linkage import linkage_tree
-from headtree.measures.consensus import consensus, of_one_input
-from headtree.measures.heads.diagnostics import diagnostics
+from headtree.measures.heads.diagnostics import Diagnostics, combined
 from headtree.measures.heads.effects import head_effects
 from headtree.measures.overlap import overlap
-from headtree.measures.per_input import MeasuredInput, measure_input
+from headtree.measures.per_input import MeasuredInput
 from headtree.measures.sensitivity import sensitivity
-from headtree.measures.similarity import from_organizations, head_similarity
+from headtree.measures.similarity import from_organizations
+from headtree.models.functional_similarity import similarity_of_kernels
+from headtree.pipeline import input_tasks as tasks
 from headtree.pipeline import tables
-from headtree.pipeline.model_source import INPUTS, ModelCapture
+from headtree.pipeline.memory_limit import needed_as_a_whole
+from headtree.pipeline.model_capture import ModelCapture
+from headtree.pipeline.model_source import INPUTS
 from headtree.pipeline.sources import Capture
+from headtree.pipeline.workers import ClusterError, ThisProcess, Workers
 from headtree.progress import progress
-from headtree.questionnaire.organize import organize
 from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
 from headtree.report.words.effects_section import effects_section
@@ -38,7 +41,7 @@ from headtree.runs.organization_store import questionnaire_from_dict, read_organ
 from headtree.runs.run import Run
 from headtree.runs.similarity_store import write_similarities
 from headtree.section import Section
-from headtree.similarity.head_similarity import HeadSimilarity
+from headtree.similarity.head_similarity import HeadSimilarity, from_distances
 from headtree.tensor.store import join_attention, write_attention
 
 #: Number of inputs on which the sensitivity to settings is measured.
@@ -47,30 +50,41 @@ _SENSITIVITY_INPUTS = 3
 _ENOUGH_INPUTS = 10
 
 
-def capture(writer: RunWriter, begin: Callable[[], Capture]) -> None:
-    """Run the model on one input after another and store the attention of every head."""
+def capture(writer: RunWriter, begin: Callable[[], Capture], workers: Workers) -> None:
+    """Run the model on the inputs and store the attention of every head."""
     ready = begin()
     n = len(ready.inputs)
     inputs = tuple(dict(item) for item in ready.inputs)
     notes = (*ready.notes, *_too_few(ready))
     writer.save(replace(writer.record, model=dict(ready.model), inputs=inputs, notes=notes))
     parts = [writer.part(f"attention-{i:05d}.zarr") for i in range(n)]
-    samples = []
-    with _steps("capturing", n) as step:
-        for i, part in enumerate(parts):
-            if not part.exists():
-                with writer.whole(part) as draft:
+    batches = [batch for batch in ready.batches() if not all(parts[i].exists() for i in batch)]
+    if not isinstance(ready, ModelCapture):
+        workers = ThisProcess()  # the tensors are here
+    found = workers.each(partial(tasks.captured, ready.only(batch)) for batch in batches)
+    with _steps("capturing", len(batches)) as step:
+        for batch, tensors in zip(batches, found, strict=True):
+            for i in batch:
+                with writer.whole(parts[i]) as draft:
                     like = parts[0] if i else None
-                    write_attention(draft, [ready.tensor(i)], f"{writer.identity} {i}", like=like)
-            picture = ready.sample(i)
-            if picture is not None:
-                samples.append(sample_file(i))
-                with writer.whole(writer.path / samples[-1]) as draft:
-                    draft.write_bytes(picture)
-            step(f"input {i + 1} of {n}")
+                    write_attention(draft, [tensors.pop(0)], f"{writer.identity} {i}", like=like)
+            step(f"input {batch[-1] + 1} of {n}")
+    samples = _write_samples(writer, ready)
     writer.announce("capture", ("attention.zarr", *samples))
     with writer.whole(writer.path / "attention.zarr") as draft:
         join_attention(draft, parts, writer.identity)
+
+
+def _write_samples(writer: RunWriter, ready: Capture) -> list[str]:
+    """Write small pictures of the inputs, if they are images; returns the names of the files."""
+    samples = []
+    for i in range(len(ready.inputs)):
+        picture = ready.sample(i)
+        if picture is not None:
+            samples.append(sample_file(i))
+            with writer.whole(writer.path / samples[-1]) as draft:
+                draft.write_bytes(picture)
+    return samples
 
 
 def _too_few(ready: Capture) -> tuple[str, ...]:
@@ -86,101 +100,133 @@ def _too_few(ready: Capture) -> tuple[str, ...]:
     return (note,)
 
 
-def organize_inputs(writer: RunWriter) -> None:
+def organize_inputs(writer: RunWriter, workers: Workers, memory: int | None) -> None:
     """Organize every input."""
     settings = questionnaire_from_dict(writer.record.settings["questionnaire"])
-    n, run = len(writer.record.inputs), writer.run
+    n, run, is_raw = len(writer.record.inputs), writer.run, writer.record.settings["raw"]
     device = writer.record.settings["source"].get("device") or "cpu"
+    where = device if device.startswith("cuda") else "cpu"
+    parts = [writer.part(f"organization-{i:05d}.zarr") for i in range(n)]
+    missing = [i for i in range(n) if not parts[i].exists()]
+    found = workers.each(
+        partial(tasks.organized, workers.sendable(run.attention[i]), is_raw, settings, where, memory)
+        for i in missing
+    )
     with _steps("organizing", n) as step:
-        for i in range(n):
-            part = writer.part(f"organization-{i:05d}.zarr")
-            if not part.exists():
-                org = organize(run.values[i], settings, device=device if device.startswith("cuda") else "cpu")
-                with writer.whole(part) as draft:
-                    write_organizations(draft, [org])
+        for i, org in zip(missing, found, strict=True):
+            with writer.whole(parts[i]) as draft:
+                write_organizations(draft, [org])
             step(f"input {i + 1} of {n}")
-    parts = LazySequence(n, lambda i: read_organization(writer.part(f"organization-{i:05d}.zarr"), 0))
     with writer.whole(writer.path / "organization.zarr") as draft:
-        write_organizations(draft, parts)
+        write_organizations(draft, LazySequence(n, lambda i: read_organization(parts[i], 0)))
 
 
-def compare_heads(writer: RunWriter, begin: Callable[[], Capture]) -> None:
+def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, memory: int | None) -> None:
     """Find the tree of heads that the inputs agree on, for every similarity; families are made of the first."""
     settings, run = writer.record.settings, writer.run
     chosen = settings["similarity"]
     found: dict[str, HeadSimilarity] = {}
     kinds = dict.fromkeys((chosen, "attention", "function", "questionnaire"))
     for kind in kinds:
-        similarity = _similarity(kind, run, begin, is_chosen=kind == chosen)
+        similarity = _similarity(kind, run, begin, workers, memory, is_chosen=kind == chosen)
         if isinstance(similarity, HeadSimilarity):
             found[kind] = similarity
         elif similarity is not None:
             notes = dict.fromkeys((*writer.record.notes, similarity))
             writer.save(replace(writer.record, notes=tuple(notes)))
-    measures = settings["measures"]
-    agreed = {
-        kind: consensus(each, n_bootstrap=measures["bootstrap"], rng=measures["seed"])
-        if each.n_inputs > 1
-        else of_one_input(kind, linkage_tree(each.combine()), each.combine())
-        for kind, each in found.items()
-    }
+    n_bootstrap, seed = settings["measures"]["bootstrap"], settings["measures"]["seed"]
+    agreed = workers.each(partial(tasks.agreed, each, n_bootstrap, seed) for each in found.values())
     with writer.whole(writer.path / "similarity.zarr") as draft:
-        write_similarities(draft, agreed)
+        write_similarities(draft, dict(zip(found, agreed, strict=True)))
 
 
 def _similarity(
-    kind: str, run: Run, begin: Callable[[], Capture], *, is_chosen: bool
+    kind: str,
+    run: Run,
+    begin: Callable[[], Capture],
+    workers: Workers,
+    memory: int | None,
+    *,
+    is_chosen: bool,
 ) -> HeadSimilarity | str | None:
     """The similarity of one kind; why it is missing; or None for tensors, which have no values."""
+    heads = run.attention[0].heads
     if kind == "questionnaire":
-        return from_organizations(list(run.organization), run.attention[0].heads)
+        return from_organizations(list(run.organization), heads)
     if kind != "function":
-        return head_similarity(list(run.attention), kind)  # type: ignore[arg-type]  # checked with the settings
+        n = run.n_inputs
+        calls = (
+            partial(tasks.head_distances, workers.sendable(run.attention[i]), kind, memory)  # type: ignore[arg-type]
+            for i in range(n)
+        )
+        distances = []
+        with _steps("comparing heads", n) as step:
+            for i, distance in enumerate(workers.each(calls)):
+                distances.append(distance)
+                step(f"input {i + 1} of {n}")
+        return from_distances(kind, heads, distances)  # type: ignore[arg-type]  # checked with the settings
     ready = begin()
     if not isinstance(ready, ModelCapture):
         return None  # refused before anything was done if it was asked for
     try:
-        return ready.functional_similarity()
+        kernels = [
+            found
+            for each in workers.each(
+                partial(tasks.functional_kernels, ready.only([i])) for i in range(run.n_inputs)
+            )
+            for found in each
+        ]
+    except ClusterError:
+        raise
     except InvalidValueError as error:
         if is_chosen:
             raise
         return f"heads that do alike are unknown: {error}"
+    return similarity_of_kernels(ready.prepared.selection.head_ids(), kernels)
 
 
-def measure(writer: RunWriter) -> None:
+def _check_room(run: Run, memory: int | None, step: str) -> None:
+    """Raise an error if a step that needs whole tensors would take more memory than allowed."""
+    if memory is None:
+        return
+    needed = max(needed_as_a_whole(run.attention[i]) for i in range(run.n_inputs))
+    if needed > memory:
+        raise InvalidValueError(
+            f"the step {step} needs whole tensors, about {format_bytes(needed)} of memory, but the limit is "
+            f"{format_bytes(memory)}; organization.zarr and similarity.zarr in {run.path} are done: to finish the "
+            f"run, use the same command with --memory {format_bytes(int(1.1 * needed)).replace(' ', '')} or more"
+        )
+
+
+def measure(writer: RunWriter, workers: Workers, memory: int | None) -> None:
     """Measure entropies, sparsity, regularity and softmax invariance of every input and of the network."""
+    _check_room(writer.run, memory, "measure")
     settings = writer.record.settings["measures"]
     files = [measured_file(i) for i in range(len(writer.record.inputs))]
     writer.announce("measure", (*files, "measures.json"))
-    run, inputs = writer.run, []
+    run, is_raw = writer.run, writer.record.settings["raw"]
+    missing = [i for i, name in enumerate(files) if not writer.has(name)]  # others: from an earlier start
+    found = workers.each(
+        partial(tasks.measured, workers.sendable(run.attention[i]), run.organization[i], is_raw, settings)
+        for i in missing
+    )
     with _steps("measuring", run.n_inputs) as step:
-        for i, name in enumerate(files):
-            file = writer.path / name
-            if file.exists():  # left by an earlier start of the same run
-                inputs.append(MeasuredInput.from_json(file.read_text(encoding="utf-8")))
-            else:
-                inputs.append(
-                    measure_input(
-                        run.values[i],
-                        run.organization[i],
-                        head_functions=settings["head_functions"],
-                        network_functions=settings["network_functions"],
-                        rng=settings["seed"],
-                        probs=run.attention[i],
-                    )
-                )
-                writer.write_text(name, inputs[-1].to_json())
+        for i, measured in zip(missing, found, strict=True):
+            writer.write_text(files[i], measured.to_json())
+            writer.remember(files[i])
             step(f"input {i + 1} of {run.n_inputs}")
+    inputs = [MeasuredInput.from_json((writer.path / name).read_text(encoding="utf-8")) for name in files]
     numbers = tables.network_measures(inputs, run.consensus, settings["seed"])
     writer.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
 
 
-def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
+def diagnose(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, memory: int | None) -> None:
     """Write the tables of heads and layers with diagnostics from the literature, and a section on roles."""
     import pandas as pd
 
+    _check_room(writer.run, memory, "diagnose")
     run, seed = writer.run, writer.record.settings["measures"]["seed"]
-    found = diagnostics(run.attention, **begin().to_run_again())
+    found = _diagnostics(run, begin(), workers)
     of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
     of_layers = tables.layer_table(of_heads)
     about = run.attention[0].provenance
@@ -195,6 +241,25 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture]) -> None:
         found, overlap=contained, consensus=run.consensus, values=run.values_words, rng=seed
     )
     write_section(writer, "diagnostics", section)
+
+
+def _diagnostics(run: Run, ready: Capture, workers: Workers) -> Diagnostics:
+    heads, n = run.attention[0].heads, run.n_inputs
+
+    def calls() -> Iterator[Callable[[], Any]]:
+        if isinstance(ready, ModelCapture):
+            yield partial(tasks.same_for_all, ready.only([0]), heads)
+        for i in range(n):
+            yield partial(tasks.diagnosed, workers.sendable(run.attention[i]), ready.only([i]))
+
+    found = workers.each(calls())
+    shared = next(found) if isinstance(ready, ModelCapture) else {}
+    with _steps("diagnosing", n) as step:
+        of_inputs = []
+        for i, each in enumerate(found):
+            of_inputs.append(each)
+            step(f"input {i + 1} of {n}")
+    return combined(heads, of_inputs, shared)
 
 
 def measure_sensitivity(writer: RunWriter) -> None:
@@ -231,10 +296,8 @@ def new_figures(writer: RunWriter, step: str, *other_files: str) -> Iterator[Pat
         yield folder
         names = sorted(path.name for path in folder.iterdir())
         writer.announce(step, (*other_files, *(f"figures/{name}" for name in names)))
-        target = writer.path / "figures"
-        target.mkdir(exist_ok=True)
         for name in names:
-            os.replace(folder / name, target / name)
+            writer.move(folder / name, f"figures/{name}")
 
 
 def add_depth(writer: RunWriter, begin: Callable[[], Capture]) -> None:

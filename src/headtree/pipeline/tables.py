@@ -126,10 +126,28 @@ def with_model_layers(table: Mapping[str, Any], provenance: Mapping[str, Any]) -
 
 
 def csv_text(columns: Mapping[str, Any]) -> str:
-    """A table as CSV with twelve digits, so equal numbers give equal bytes on every system."""
+    """A table as CSV with twelve digits, so equal numbers give equal bytes on every system.
+
+    Text that a spreadsheet would run as a formula begins with an apostrophe.
+    """
     import pandas as pd
 
-    return str(pd.DataFrame(dict(columns)).to_csv(index=False, float_format="%.12g", lineterminator="\n"))
+    table = pd.DataFrame(dict(columns)).map(_harmless).rename(columns=_harmless)
+    return str(table.to_csv(index=False, float_format="%.12g", lineterminator="\n"))
+
+
+def _harmless(cell: Any) -> Any:
+    """Anything but a string as it is; a string that is no formula in a spreadsheet."""
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\r", "\\r")  # which would begin a row for some readers
+    if not cell.startswith(("=", "+", "-", "@", "\t")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def joined(table: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class PerAxis(Sequence[T], Generic[T]):
     def __getitem__(self, axis: int | str | slice) -> T | tuple[T, ...]:
         if isinstance(axis, slice):
             return tuple(self._items.values())[axis]
-        if not isinstance(axis, str) and not -len(self) <= axis < len(self):
+        if isinstance(axis, int) and not -len(self) <= axis < len(self):
             raise IndexError(f"there are {len(self)} axes, {', '.join(self.names)}; got {axis}")
         return self._items[self.names[self.position(axis)]]
 

@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
+from headtree._lazy_array import LazyArray, ScaledBlocks, scaled_blocks
+from headtree._memory import SHARE, available_memory, format_bytes
 from headtree._threads import sleeping_threads
 from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
-from headtree.geometry.affinity import distance_affinity, initial_affinity, sampled_affinity, slice_powers
+from headtree.geometry.affinity import (
+    distance_affinity,
+    initial_affinity,
+    perturbed,
+    sampled_affinity,
+    slice_powers,
+)
 from headtree.geometry.diffusion import spectrum
 from headtree.geometry.emd import emd_matrix
 from headtree.geometry.grow_tree import binary_tree_of, flexible_tree_of
@@ -28,12 +37,19 @@ from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
+#: Copies of an array, as read, scaled, and in sums of folders, that are in memory together.
+_COPIES = 3
+
 #: Most folder tuples whose sums are all made on a GPU.
 _TUPLES_ON_GPU = 2 * 10**7
 
 
 def organize(
-    att: AttentionTensor, questionnaire: Questionnaire | None = None, *, device: str | torch.device | None = None
+    att: AttentionTensor,
+    questionnaire: Questionnaire | None = None,
+    *,
+    device: str | torch.device | None = None,
+    memory: float | None = None,
 ) -> Organization:
     """Organize the heads, queries and keys of an attention tensor: `organize_array` with named axes.
 
@@ -53,7 +69,9 @@ def organize(
             f"att must be an AttentionTensor, got {type(att).__name__}; wrap an array with "
             "AttentionTensor.from_array, or use organize_array"
         )
-    return organize_array(att.values, questionnaire, mask=att.mask, names=("head", "query", "key"), device=device)
+    return organize_array(
+        att.values, questionnaire, mask=att.mask, names=("head", "query", "key"), device=device, memory=memory
+    )
 
 
 def organize_array(
@@ -63,6 +81,7 @@ def organize_array(
     mask: Any = None,
     names: Sequence[str] | None = None,
     device: str | torch.device | None = None,
+    memory: float | None = None,
 ) -> Organization:
     """Organize all axes of an array by coupled partition trees.
 
@@ -83,6 +102,9 @@ def organize_array(
     device : str or torch.device, optional
         Where distances and affinities are computed, "cpu" or "cuda"; by default on the GPU if `x` is there. The
         result is on the CPU.
+    memory : float, optional
+        Bytes that blocks of `x` may take if it is on disk or held as factors; by default 80 % of what is free on
+        the device. If all of it does not fit, it is read in blocks, again for each axis and iteration.
 
     Returns
     -------
@@ -106,7 +128,7 @@ def organize_array(
     settings = Questionnaire() if questionnaire is None else questionnaire
     if not isinstance(settings, Questionnaire):
         raise InvalidTypeError(f"questionnaire must be a Questionnaire, got {type(settings).__name__}")
-    array = _checks.scaled_array(x, "x", mask=mask, min_axes=2, device=_device_for(x, device))
+    array = _scaled(x, mask, _device_for(x, device), memory)
     names = _axis_names(names, array.values.ndim)
     initial_axes, order = settings.axis_order(array.values.ndim)
     loop = _Loop(array.values, array.missing, names, settings)
@@ -128,11 +150,12 @@ def organize_array(
                 math.nan if old is None else tree_distance(old, new) for old, new in zip(before, trees, strict=True)
             ]
             history.append(Iteration(PerAxis(names, trees), PerAxis(names, moved)))
+    loop.note_unsteady_trees()
     return Organization(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.cpu().numpy() for affinity in loop.affinities]),
         distances=PerAxis(names, [array.in_units(distances) for distances in loop.distances]),
-        coordinates=PerAxis(names, [points.numpy() for points in loop.coordinates]),
+        coordinates=PerAxis(names, [points.cpu().numpy() for points in loop.coordinates]),
         initial_trees=PerAxis(names, initial),
         history=tuple(history),
         status=_status(initial, history, loop),
@@ -144,7 +167,7 @@ def organize_array(
 class _Loop:
     """The array and the newest trees, affinities and distances of its axes."""
 
-    values: Float[Tensor, "..."]
+    values: Float[Tensor, "..."] | ScaledBlocks
     missing: Bool[Tensor, "..."] | None
     names: tuple[str, ...]
     settings: Questionnaire
@@ -193,14 +216,15 @@ class _Loop:
 
     def _tree_distances(self, axis: int, trees: list[PartitionTree]) -> Float[Tensor, "slice slice"]:
         s = self.settings
-        samples = s.samples_for(n_differences(self.values.shape[axis], trees))
+        samples = s.samples_for(n_differences(self.values.shape[axis], trees), self.values.numel())
         is_cuda = self.values.is_cuda
         if is_cuda and math.prod(len(tree.distinct) for tree in trees) > _TUPLES_ON_GPU:
             samples = SAMPLES if s.samples == "auto" else samples
             is_cuda = samples is not None
         self.errors.pop(axis, None)
         if samples is None and not is_cuda:
-            found = emd_matrix(self.values.cpu(), axis, trees, s.alpha, s.beta, s.weights, self.missing)
+            whole = _whole(self.values).cpu()
+            found = emd_matrix(whole, axis, trees, s.alpha, s.beta, s.weights, self.missing)
             return found.to(self.values.device)
         # an order that comes from the data: permuted slices then have the same folders drawn
         orders = [
@@ -233,6 +257,22 @@ class _Loop:
         else:
             self.trees[axis] = binary_tree_of(affinity, self.settings.balance, self._rng)
 
+    def note_unsteady_trees(self) -> None:
+        """Add a note for each axis whose tree moves if its distances change by their sampling error."""
+        for axis, error in self.errors.items():
+            tree = self.trees[axis]
+            if tree is None or math.isnan(error) or self.settings.tree != "flexible":
+                continue
+            changed = distance_affinity(perturbed(self.distances[axis].cpu(), error, np.random.default_rng(0)))
+            if changed is None:
+                continue
+            moved = tree_distance(tree, flexible_tree_of(spectrum(changed), self.settings.tree_constant))
+            if moved > 0:
+                self.notes[
+                    f"the sampling error of {error:.2g} alone may move the tree of {self.names[axis]}, by a tree "
+                    f"distance of about {moved:.2g}"
+                ] = None
+
     def _note_equal_slices(self, axis: int) -> None:
         hidden = "" if self.missing is None else " that have entries"
         note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is flat"
@@ -251,6 +291,41 @@ class _Loop:
                 self.notes[f"along {name}, {which} entirely missing: affinity 0 with all others"] = None
 
 
+def _scaled(x: Any, mask: Any, device: torch.device, memory: float | None) -> _checks.ScaledArray:
+    """The checked array: in memory, or in blocks if it is lazy and does not fit."""
+    if memory is not None:
+        _checks.positive(memory, "memory")
+    if isinstance(x, LazyArray):
+        allowed = SHARE * _free_memory(device) if memory is None else memory
+        if _COPIES * 4 * math.prod(x.shape) > allowed:
+            if x.ndim < 2:
+                raise InvalidValueError(f"x must have at least 2 axes, got shape {x.shape}")
+            blocks = scaled_blocks(x, "x", mask, device, allowed)
+            return _checks.ScaledArray(blocks, blocks.missing, blocks.exponent)
+        x = x.read((slice(None),) * x.ndim, device)
+    return _checks.scaled_array(x, "x", mask=mask, min_axes=2, device=device)
+
+
+def _whole(values: Tensor | ScaledBlocks) -> Float[Tensor, "..."]:
+    """All of an array, if there is memory for it."""
+    if isinstance(values, Tensor):
+        return values
+    needed = _COPIES * values.dtype.itemsize * values.numel()
+    if needed > values.memory:
+        raise InvalidValueError(
+            f"memory must hold all of x for exact distances, about {format_bytes(needed)}, got "
+            f"{format_bytes(int(values.memory))}; pass Questionnaire(samples=256), or raise memory"
+        )
+    return values.block(*[slice(None)] * values.ndim)
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return available_memory()
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def _device_for(x: Any, device: Any) -> torch.device:
     """Where to compute: on the device asked for, or on the GPU if the array is there."""
     found = _checks.checked_device(device)
@@ -258,9 +333,8 @@ def _device_for(x: Any, device: Any) -> torch.device:
         found = x.device if isinstance(x, Tensor) and x.is_cuda else torch.device("cpu")
     if found.type not in ("cpu", "cuda"):
         raise InvalidValueError(f"device must be 'cpu' or a GPU of CUDA, got {str(found)!r}; use 'cpu'")
-    if found.type == "cuda" and hasattr(x, "shape"):
-        needed, (free, _) = 8 * math.prod(x.shape), torch.cuda.mem_get_info(found)
-        free += torch.cuda.memory_reserved(found) - torch.cuda.memory_allocated(found)
+    if found.type == "cuda" and hasattr(x, "shape") and not isinstance(x, LazyArray):
+        needed, free = 8 * math.prod(x.shape), _free_memory(found)
         if needed > free:
             raise InvalidValueError(
                 f"x of shape {tuple(x.shape)} needs about {needed / 1e9:.1f} GB on {str(found)!r}, which has "
@@ -270,8 +344,10 @@ def _device_for(x: Any, device: Any) -> torch.device:
 
 
 def _axis_names(names: Sequence[str] | None, n_axes: int) -> tuple[str, ...]:
-    result = tuple(f"axis{i}" for i in range(n_axes)) if names is None else tuple(names)
-    if len(result) != n_axes or len(set(result)) != n_axes or not all(isinstance(name, str) for name in result):
+    result = tuple(f"axis{i}" for i in range(n_axes))
+    if names is not None:
+        result = tuple(_checks.as_list(names, "names", "strings"))
+    if not all(isinstance(name, str) for name in result) or len(set(result)) != n_axes or len(result) != n_axes:
         raise InvalidValueError(f"names must be {n_axes} different strings, one per axis, got {names!r}")
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,10 @@ HeadFrom = Literal["latest", "initial"]
 #: seconds on two cores), and the folder tuples drawn of each tuple of levels in larger ones.
 EXACT_DIFFERENCES = 2 * 10**10
 SAMPLES = 256
+
+#: With ``samples="auto"``: the most entries of an array whose distances are computed exactly. A larger one may have
+#: to be read in blocks, for which distances are sampled, and the result must not depend on the memory that is free.
+EXACT_ENTRIES = 1 << 27
 
 #: Unless `samples` is None: the most products of entries in first affinities that are computed from all entries.
 EXACT_PRODUCTS = 4 * 10**9
@@ -56,9 +60,9 @@ class Questionnaire:
     samples : int, "auto" or None
         Tree distances are computed from this many folder tuples of each tuple of levels, at least two, drawn by
         weight; of levels with fewer, all are taken. None takes all of all levels, so distances are exact. "auto" is
-        None up to 2·10¹⁰ differences of folder means in a distance matrix, and 256 beyond. Except with None, first
-        affinities that need more than 4·10⁹ products come from part of the array. The status of the result says
-        which, with the errors.
+        None up to 2·10¹⁰ differences of folder means in a distance matrix and 134 million entries of the array, and
+        256 beyond. Except with None, first affinities that need more than 4·10⁹ products come from part of the
+        array. The status of the result says which, with the errors.
     rng : int or numpy Generator
         Used by sampled distances, and by binary trees with ``balance > 1``.
 
@@ -92,7 +96,8 @@ class Questionnaire:
         if _checks.positive(self.balance, "balance") < 1:
             raise InvalidValueError(f"balance must be at least 1, got {self.balance}; 1 halves every folder")
         _checks.at_least_one(self.n_iter, "n_iter")
-        if not (self.samples is None or self.samples == "auto"):
+        _checks.generator(self.rng)
+        if not (self.samples is None or (isinstance(self.samples, str) and self.samples == "auto")):
             _check_samples(self.samples)
         for name, choices in (
             ("tree", Tree),
@@ -100,11 +105,10 @@ class Questionnaire:
             ("head_from", HeadFrom),
             ("weights", Weights),
         ):
-            if getattr(self, name) not in get_args(choices):
-                raise InvalidValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+            _checks.one_of(getattr(self, name), name, choices)
 
-    def samples_for(self, n_differences: int) -> int | None:
-        """Folder tuples to draw for a distance matrix with this many differences; None: all are taken.
+    def samples_for(self, n_differences: int, n_entries: int = 0) -> int | None:
+        """Folder tuples to draw for a distance matrix with this many differences, of so many entries; None: all.
 
         Examples
         --------
@@ -114,7 +118,7 @@ class Questionnaire:
         (None, 256)
         """
         if self.samples == "auto":
-            return SAMPLES if n_differences > EXACT_DIFFERENCES else None
+            return SAMPLES if n_differences > EXACT_DIFFERENCES or n_entries > EXACT_ENTRIES else None
         return self.samples
 
     def axis_order(self, n_axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -129,7 +133,8 @@ class Questionnaire:
         if self.initial_axes is None:
             initial = (0,) if n_axes == 2 else tuple(range(1, n_axes))
         else:
-            initial = tuple(sorted({_checks.axis_index(axis, n_axes) for axis in self.initial_axes}))
+            axes = _checks.as_list(self.initial_axes, "initial_axes", "integers")
+            initial = tuple(sorted({_checks.axis_index(axis, n_axes) for axis in axes}))
         left_out = [axis for axis in range(n_axes) if axis not in initial]
         if len(left_out) > 1:
             raise InvalidValueError(

@@ -11,7 +11,7 @@ from headtree.measures.heads.effects import HeadEffects
 from headtree.tensor.attention_tensor import HeadId
 from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put
 
-EFFECTS_FORMAT = "headtree.run.effects/1"
+EFFECTS_FORMAT = "headtree.run.effects/2"
 _PER_HEAD = ("effect", "error", "raw", "first_order")
 _NUMBERS = ("reliability", "raw_reliability", "loss")
 _WORDS = ("objective", "how", "n_inputs", "n_ablated")

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from typing import Any
 
 from headtree._files import atomic, checked_path, exists, remove, write_text
 from headtree._version import __version__
-from headtree.errors import HeadtreeError, InvalidValueError
+from headtree.errors import HeadtreeError, HeadtreeWarning, InvalidValueError
 from headtree.runs import record as records
+from headtree.runs.checksums import damaged_files, hashes_of, is_inside, is_own
 from headtree.runs.contents import OWN_FILES, OWN_FOLDERS
-from headtree.runs.record import NotARunError, Record, Step, read_record
+from headtree.runs.record import NotARunError, Record, Step, read_record, recorded_files
 from headtree.runs.run import Run
 
 #: Folder for unfinished work, removed when the run is done.
@@ -26,6 +28,13 @@ WORK = ".headtree-work"
 
 #: Lock file of the process that writes in the folder.
 LOCK = ".headtree-lock"
+
+#: Added to the name of a file that is not as headtree wrote it, before another is written there.
+_ASIDE = ".changed"
+
+
+#: Flag of os.open that refuses links; Windows has none.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 class OtherSettingsError(InvalidValueError):
@@ -62,18 +71,33 @@ class RunWriter:
 
     def part(self, name: str) -> Path:
         """Path for a finished piece of a step, such as one input of several."""
-        folder = self.path / WORK / "parts"
+        folder = self._no_link(self.path / WORK / "parts")
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
 
     @property
     def drafts(self) -> Path:
         """Folder for unfinished files."""
-        return self.path / WORK / "drafts"
+        return self._no_link(self.path / WORK / "drafts")
+
+    def _no_link(self, target: Path) -> Path:
+        """A path in the run folder to which no link leads: through one, files elsewhere would be overwritten."""
+        if not is_inside(self.path, target.relative_to(self.path).as_posix()):
+            raise NotARunError(
+                f"{target} is a link, or in a folder that is one, so nothing is written there; replace the link by "
+                "what it leads to, or choose another folder for the run"
+            )
+        return target
 
     def whole(self, target: Path) -> AbstractContextManager[Path]:
         """A path to write a file or folder at, moved to `target` in one step when the block ends."""
-        return atomic(target, drafts=self.drafts)
+        return atomic(self._no_link(target), drafts=self.drafts)
+
+    def move(self, file: Path, name: str) -> None:
+        """Move a finished file into the run."""
+        target = self._no_link(self.path / name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, target)
 
     @contextmanager
     def aside(self) -> Iterator[Path]:
@@ -84,7 +108,7 @@ class RunWriter:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run, whole or not at all."""
-        write_text(self.path / name, text, drafts=self.drafts)
+        write_text(self._no_link(self.path / name), text, drafts=self.drafts)
 
     def save(self, record: Record) -> None:
         """Replace run.json."""
@@ -95,14 +119,23 @@ class RunWriter:
     def step(self, name: str, files: tuple[str, ...]) -> Iterator[None]:
         """Record in run.json that a step is running and which files it writes, and in the end that it is done."""
         start = time.perf_counter()
-        self.save(self.record.with_step(name, Step("running", 0.0, files)))
+        self.announce(name, files)
         yield
         written = self.record.steps[name].files  # the step may have announced other files
+        self.record = self.record.with_files(hashes_of(self.path, written))
         self.save(self.record.with_step(name, Step("done", time.perf_counter() - start, written)))
 
     def announce(self, name: str, files: tuple[str, ...]) -> None:
         """Record which files a running step will write."""
-        self.save(self.record.with_step(name, Step("running", 0.0, files)))
+        self.save(self.record.running(name, files))
+
+    def remember(self, name: str) -> None:
+        """Record the hash of a file of a running step, which need not be made again after an interruption."""
+        self.save(self.record.with_files(hashes_of(self.path, (name,))))
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there as it was recorded."""
+        return is_own(self.path, name, self.record.files)
 
     def sweep(self) -> None:
         """Remove unfinished work and what finished steps no longer need."""
@@ -133,7 +166,7 @@ def writing_run(path: Any, kind: str, settings: Mapping[str, Any], *, force: boo
                 yield writer
             except Exception:
                 if writer.is_new and not _has_results(writer):
-                    _remove_own(folder, writer.record)  # nothing was computed: leave no files behind
+                    _remove_own(folder)  # nothing was computed: leave no files behind
                 raise
     finally:
         _remove_if_empty(made)
@@ -158,6 +191,11 @@ def locked(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     path = folder / LOCK
+    if path.is_symlink():
+        raise NotARunError(
+            f"{path} is a link, and locking would overwrite what it leads to; remove the link, or choose another "
+            "folder"
+        )
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
@@ -166,13 +204,21 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder} is in use by another process{_owner(path)}; wait until it is done, or stop it first"
         ) from None
     try:
-        with suppress(OSError):  # Windows does not allow writing to a locked file
-            path.write_text(str(os.getpid()), encoding="ascii")
+        _write_owner(path)
         yield
     finally:
         with suppress(OSError):  # still locked, so no other process can hold it
             path.unlink()
         lock.release()
+
+
+def _write_owner(path: Path) -> None:
+    """Write the number of this process into its lock file, for the message that others get."""
+    with (
+        suppress(OSError),  # Windows does not allow writing to a locked file
+        open(os.open(path, os.O_WRONLY | os.O_TRUNC | _NO_LINK), "w", encoding="ascii") as file,
+    ):
+        file.write(str(os.getpid()))
 
 
 def _owner(path: Path) -> str:
@@ -221,10 +267,11 @@ def _opened(folder: Path, kind: str, settings: dict[str, Any], force: bool) -> R
         except InvalidValueError:
             if not force:
                 raise
-            _remove_own(folder, _readable(folder))
+            _remove_own(folder)
         else:
             writer = RunWriter(folder, record, is_new=False)
             remove(writer.drafts)
+            _discard_damaged(writer)
             return writer
     created = datetime.now(UTC).isoformat(timespec="seconds")
     writer = RunWriter(folder, Record(kind, settings, __version__, created, _versions()), is_new=True)
@@ -282,22 +329,57 @@ def _versions() -> dict[str, Any]:
     return found
 
 
-def _readable(folder: Path) -> Record | None:
-    try:
-        return read_record(folder)
-    except InvalidValueError:
-        return None
+def _discard_damaged(writer: RunWriter) -> None:
+    """Forget the steps whose files were changed or lost; they are done again. What was changed is set aside."""
+    damaged = damaged_files(writer.path, writer.record.files)
+    if not damaged:
+        return
+    for name in damaged:
+        _set_aside(writer.path, name)
+    first = next(iter(damaged))
+    others = f" and {len(damaged) - 1} other files" if len(damaged) > 1 else ""
+    warnings.warn(
+        f"{writer.path / first}{others}: {damaged[first]}; made again, and what was changed is now NAME{_ASIDE}",
+        HeadtreeWarning,
+        stacklevel=4,
+    )
+    writer.save(writer.record.without(damaged))
 
 
-def _remove_own(folder: Path, record: Record | None) -> None:
-    """Remove a run and nothing else from its folder; run.json is last, since it marks the folder as a run."""
-    recorded = [name for step in record.steps.values() for name in step.files] if record is not None else []
-    for name in [*recorded, *OWN_FILES, WORK]:
+def _set_aside(folder: Path, name: str) -> None:
+    """Rename a file that is not as headtree wrote it; links and what is outside the folder stay as they are."""
+    target = folder / name
+    if is_inside(folder, name) and target.exists():
+        number = 1
+        while (free := target.with_name(f"{target.name}{_ASIDE}{number if number > 1 else ''}")).exists():
+            number += 1
+        os.replace(target, free)
+
+
+def _remove_own(folder: Path) -> None:
+    """Remove the files that headtree wrote, by their hashes, and nothing else; run.json is last.
+
+    Other files under the names of a run are set aside, since the next run may write there.
+    """
+    hashes, named = recorded_files(folder)
+    for name in hashes:
+        if is_own(folder, name, hashes):
+            remove(folder / name)
+            _remove_if_empty([parent for parent in (folder / name).parents if parent.is_relative_to(folder)][:-1])
+    for name in dict.fromkeys([*named, *OWN_FILES]):
         target = folder / name
-        if not target.is_symlink() and target.resolve().is_relative_to(folder.resolve()):
-            remove(target)
+        if is_inside(folder, name) and target.is_dir():
+            _remove_empty_folders(target)
+        _set_aside(folder, name)
+    if not (folder / WORK).is_symlink():
+        remove(folder / WORK)
     _remove_if_empty([folder / name for name in OWN_FOLDERS])
     remove(folder / records.NAME)
+
+
+def _remove_empty_folders(folder: Path) -> None:
+    for inside, _, _ in os.walk(folder, topdown=False):
+        _remove_if_empty([Path(inside)])
 
 
 def _has_results(writer: RunWriter) -> bool:

@@ -14,10 +14,10 @@ from jaxtyping import Int
 from headtree.errors import InvalidValueError
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
-from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put
+from headtree.tensor.zarr_dataset import Variable, create, finish, new_array, open_group, put
 from headtree.trees.tree import PartitionTree
 
-FORMAT = "headtree.run.organization/3"
+FORMAT = "headtree.run.organization/4"
 
 
 def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
@@ -107,12 +107,13 @@ def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Seq
 def _empty(group: Any, key: str, row: Variable, n_inputs: int) -> Any:
     """An array of such rows, with one chunk per input."""
     shape = row.values.shape
-    return group.create_array(
+    return new_array(
+        group,
         key,
+        ("input", *row.axes),
         shape=(n_inputs, *shape),
         dtype=row.values.dtype,
         chunks=(1, *shape) if row.values.size else "auto",
-        dimension_names=("input", *row.axes),
     )
 
 

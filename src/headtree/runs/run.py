@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from headtree.measures.consensus import Consensus
 from headtree.measures.heads.effects import HeadEffects
 from headtree.measures.per_input import MeasuredInput
 from headtree.questionnaire.organization import Organization
+from headtree.runs.checksums import check
 from headtree.runs.containers import AttrMapping, LazySequence, attr_tree
 from headtree.runs.contents import measured_file
 from headtree.runs.effects_store import read_effects
@@ -31,7 +32,7 @@ from headtree.tensor.store import open_tensor
 from headtree.tensor.stored_array import StoredArray
 from headtree.tensor.zarr_dataset import open_group
 
-ARRAY_FORMAT = "headtree.run.array/1"
+ARRAY_FORMAT = "headtree.run.array/2"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,9 +164,9 @@ class Run:
     @cached_property
     def effects(self) -> HeadEffects:
         """Change of loss without each head, if the run was made with effects."""
-        if not (self.path / "effects.zarr").exists():
+        if not self.record.is_done("effects"):
             raise InvalidValueError(f"{self.path} has no effects of heads; make the run with --effects")
-        return read_effects(self.path / "effects.zarr")
+        return read_effects(self._file("effects.zarr", "effects"))
 
     @cached_property
     def measured(self) -> LazySequence[MeasuredInput]:
@@ -198,7 +199,7 @@ class Run:
             self._file("measures.json", "measure")
         else:
             self._file("heads.csv", "diagnose")
-        paths = sorted(self.path.glob("*.csv"))
+        paths = self._glob(".", "*.csv")
         return AttrMapping({path.stem: pd.read_csv(path) for path in paths}, "table")
 
     @cached_property
@@ -225,15 +226,21 @@ class Run:
         return tuple(self._glob("samples", "*.png"))
 
     def _glob(self, folder: str, pattern: str) -> list[Path]:
-        return sorted((self.path / folder).glob(pattern))
+        found = {name for name in self.record.files if PurePosixPath(name).match(f"{folder}/{pattern}")}
+        found |= {path.relative_to(self.path).as_posix() for path in (self.path / folder).glob(pattern)}
+        return [self._checked(self.path / name) for name in sorted(found)]
 
     def _file(self, name: str, step: str) -> Path:
-        path = self.path / name
-        if not self.record.is_done(step) or not path.exists():
+        if not self.record.is_done(step):
             raise InvalidValueError(
                 f"{self.path} has no {name} yet: its step {step} is not done; finish the run with the command that "
                 "started it"
             )
+        return self._checked(self.path / name)
+
+    def _checked(self, path: Path) -> Path:
+        """The path of a file or folder, once it is known to be as it was written."""
+        check(self.path, self.record.files, path.relative_to(self.path).as_posix())
         return path
 
     def __repr__(self) -> str:

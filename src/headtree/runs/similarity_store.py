@@ -13,7 +13,7 @@ from headtree.measures.families import Growth, Replication
 from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put
 from headtree.trees.tree import PartitionTree
 
-FORMAT = "headtree.run.similarity/1"
+FORMAT = "headtree.run.similarity/2"
 
 
 def write_similarities(folder: Path, found: Mapping[str, Consensus]) -> None:
@@ -36,12 +36,14 @@ def write_similarities(folder: Path, found: Mapping[str, Consensus]) -> None:
 
 def _variables(kind: str, consensus: Consensus) -> dict[str, Variable]:
     prefix, folders = _prefix(kind), (f"{_prefix(kind)}_folder",)
+    likeness = {} if consensus.likeness is None else {f"{prefix}_likeness": Variable(folders, consensus.likeness)}
     return {
         f"{prefix}_tree": Variable((f"{prefix}_level", "head"), consensus.tree.labels),
         f"{prefix}_affinity": Variable(("head", "head_2"), consensus.affinity),
         f"{prefix}_node": Variable(folders, consensus.node),
         f"{prefix}_transfer": Variable(folders, consensus.transfer),
         f"{prefix}_support": Variable(folders, consensus.support),
+        **likeness,
     }
 
 
@@ -66,5 +68,6 @@ def read_similarities(path: Path) -> dict[str, Consensus]:
             growth=tuple(Growth(*step) for step in own["growth"]),
             n_inputs=int(own["inputs"]),
             n_bootstrap=int(own["bootstrap"]),
+            likeness=np.asarray(group[f"{prefix}_likeness"][:]) if f"{prefix}_likeness" in group else None,
         )
     return found

@@ -49,6 +49,31 @@ def attention_distance(att: AttentionTensor, kind: AttentionKind) -> Square:
     return distance
 
 
+def distance_across(a: AttentionTensor, b: AttentionTensor) -> Float[np.ndarray, "head_a head_b"]:
+    """Hellinger distances of the heads of one tensor from those of another, which has the same queries and keys."""
+    if a.shape[1:] != b.shape[1:]:
+        raise InvalidValueError(
+            f"both tensors must have the same queries and keys, got {a.shape[1:]} and {b.shape[1:]}; compare heads "
+            "on the same input"
+        )
+    total, common = np.zeros((a.shape[0], b.shape[0])), np.zeros((a.shape[0], b.shape[0]))
+    larger = a if a.shape[0] >= b.shape[0] else b
+    for queries in by_queries(larger, slice(None)):
+        of_a, of_b = _Rows(a, queries), _Rows(b, queries)
+        total += _roots(of_a) @ _roots(of_b).T
+        common += of_a.present.astype(np.float64) @ of_b.present.T
+    if common.min() == 0:
+        i, j = np.argwhere(common == 0)[0]
+        raise InvalidValueError(
+            f"heads {a.heads[i]} and {b.heads[j]} have no query in common on an input, so they cannot be compared"
+        )
+    return np.asarray(np.sqrt(_without_rounding(1 - total / common)))
+
+
+def _roots(rows: _Rows) -> Float[np.ndarray, "head entry"]:
+    return np.asarray(np.sqrt(rows.with_sink)).reshape(len(rows.with_sink), -1)
+
+
 def probability_cosines(att: AttentionTensor) -> Square:
     """Cosines of the heads' probabilities over the queries that both have."""
     n = att.shape[0]
@@ -83,17 +108,27 @@ def _check_common(att: AttentionTensor, common: Square) -> None:
     """Refuse heads that have no query in common with another."""
     if common.min() > 0:
         return
-    alone = np.flatnonzero(np.diag(common) == 0)
-    if len(alone):
-        raise InvalidValueError(
-            f"head {att.heads[alone[0]]} is masked on every query of an input, so it cannot be compared; leave it "
-            "out with att.take"
-        )
+    _check_any(att, np.diag(common))
     a, b = np.argwhere(common == 0)[0]
     raise InvalidValueError(
         f"heads {att.heads[a]} and {att.heads[b]} have no query in common on an input, so they cannot be compared; "
         "leave one of them out with att.take"
     )
+
+
+def check_heads_present(att: AttentionTensor) -> None:
+    """Refuse a head that is masked on every query."""
+    if att.mask is not None:
+        _check_any(att, sum((rows.present.sum(axis=1) for rows in _blocks(att)), np.zeros(att.shape[0])))
+
+
+def _check_any(att: AttentionTensor, n_queries: Float[np.ndarray, " head"]) -> None:
+    alone = np.flatnonzero(n_queries == 0)
+    if len(alone):
+        raise InvalidValueError(
+            f"head {att.heads[alone[0]]} is masked on every query of an input, so it cannot be compared; leave it "
+            "out with att.take"
+        )
 
 
 def _without_rounding(distance: Square) -> Square:
@@ -104,7 +139,7 @@ def _hellinger(att: AttentionTensor) -> Square:
     """√(1 - mean over queries of Σ √(p_a p_b))."""
 
     def add(rows: _Rows, total: Square) -> None:
-        roots = np.sqrt(rows.with_sink).reshape(len(total), -1)
+        roots = _roots(rows)
         total += roots @ roots.T
 
     return np.asarray(np.sqrt(_without_rounding(1 - _mean_over_queries(att, add))))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from headtree import _checks
 from headtree.errors import InvalidValueError
 from headtree.geometry.combined_affinity import InputMatrices
 from headtree.tensor.attention_tensor import HeadId
@@ -130,6 +131,4 @@ def affinity_of(distance: Float[np.ndarray, "head head"]) -> Float[np.ndarray, "
 
 def checked_kind(kind: Any, known: Any = SimilarityKind) -> Any:
     """The kind, if it is one of those known."""
-    if kind not in get_args(known):
-        raise InvalidValueError(f"kind must be one of {', '.join(map(repr, get_args(known)))}, got {kind!r}")
-    return kind
+    return _checks.one_of(kind, "kind", known)

@@ -263,12 +263,16 @@ def _about(network: _Network) -> str:
     settings = ", ".join(f"{key} {value}" for key, value in run.record.settings["questionnaire"].items())
     heads, queries, keys = run.attention[0].shape
     model = run.record.settings.get("source", {}).get("model", network.name)
-    also = (
-        "" if network.scores is run else "; scores for claims about the input of softmax" if network.scores else ""
-    )
+    of_raw = "raw scores, with the constants that softmax ignores, as in the paper"
+    if network.scores is None:
+        claims = f"All claims concern {run.values_words}."
+    elif network.scores is run:
+        claims = f"All claims concern {of_raw if run.values_words == 'raw scores' else run.values_words}."
+    else:
+        claims = f"Claims about the input of softmax concern {of_raw}; all others concern {run.values_words}."
     return (
         f"{Path(str(model)).name}: {run.values_words} of {heads} heads, {queries} × {keys} tokens, {run.n_inputs} "
-        f"inputs{also}.{_about_mask(run)} Questionnaire: {settings}."
+        f"inputs. {claims}{_about_mask(run)} Questionnaire: {settings}."
     )
 
 
@@ -285,5 +289,6 @@ def _about_mask(run: Run) -> str:
 
 def _add_section(network: _Network, result: NetworkResult) -> None:
     """Write the claims into the run folder, without the figures, which are stored beside claims.md."""
-    with rewriting_run(network.run.path) as writer:
-        writer.write_text("sections/claims.json", claims_section(replace(result, pictures=())).to_json())
+    name = "sections/claims.json"
+    with rewriting_run(network.run.path) as writer, writer.step("claims", (name,)):
+        writer.write_text(name, claims_section(replace(result, pictures=())).to_json())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks, _notebook
+from headtree._lazy_array import LazyArray
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.tensor.factored_array import FactoredArray
 from headtree.tensor.filling import Filled, centre_rows, fill, finite_logarithms
 from headtree.tensor.hidden_mask import check_future_keys
 from headtree.tensor.stored_array import StoredArray
@@ -90,8 +92,7 @@ class AttentionTensor:
             raise InvalidValueError(
                 f"values must have three axes (head, query, key), none of them empty, got shape {shape}"
             )
-        if self.kind not in get_args(Kind):
-            raise InvalidValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
+        _checks.one_of(self.kind, "kind", Kind)
         labels = {
             "heads": head_ids(self.heads),
             "queries": _names(self.queries, "queries"),
@@ -196,9 +197,9 @@ class AttentionTensor:
         >>> att.load() is att
         True
         """
-        if not isinstance(self.values, StoredArray):
+        if not isinstance(self.values, LazyArray):
             return self
-        mask = None if self.mask is None else np.asarray(self.mask)
+        mask = self.mask if not isinstance(self.mask, StoredArray) else np.asarray(self.mask)
         return replace(self, values=torch.from_numpy(np.asarray(self.values)), mask=mask)
 
     def filled(self) -> Filled:
@@ -264,9 +265,12 @@ class AttentionTensor:
                 f"centred needs scores (kind='scores'), got kind={self.kind!r}; what leaves softmax is free of "
                 "constants already"
             )
+        if self.provenance.get("centred"):
+            return self.load() if isinstance(self.values, StoredArray) else self
+        if isinstance(self.values, FactoredArray):
+            centred = self.values.centred(self.mask)
+            return replace(self, values=centred, sinks=None, provenance={**self.provenance, "centred": True})
         att = self.load()
-        if att.provenance.get("centred"):
-            return att
         check_future_keys(att)
         values = _checks.real_tensor(att.values, "att.values")
         values = centre_rows(values, None if att.mask is None else torch.as_tensor(att.mask))
@@ -357,11 +361,11 @@ class AttentionTensor:
     def __repr__(self) -> str:
         n_heads, n_queries, n_keys = self.shape
         n_layers = len({head.layer for head in self.heads})
-        on_disk = ", on disk" if isinstance(self.values, StoredArray) else ""
+        held = f", {self.values.held}" if isinstance(self.values, LazyArray) else ""
         return (
             f"AttentionTensor({_counted(n_heads, 'head')} in {_counted(n_layers, 'layer')} × "
             f"{_counted(n_queries, 'query', 'queries')} × {_counted(n_keys, 'key')}, "
-            f"{self.kind}{self._missing_words()}{on_disk})"
+            f"{self.kind}{self._missing_words()}{held})"
         )
 
     def _repr_html_(self) -> str:
@@ -467,7 +471,7 @@ def _names(labels: Any, name: str) -> tuple[str, ...]:
     """Labels as strings, as they come back from disk."""
     try:
         return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
-    except TypeError:
+    except (TypeError, NotImplementedError):  # a tensor on the meta device has no entries
         raise InvalidTypeError(
             f"{name} must be a sequence of labels, one for each slice, got {labels!r}; pass a list of strings"
         ) from None

@@ -36,11 +36,20 @@ def centre_rows(
     values: Float[Tensor, "head query key"], mask: Bool[Tensor, "head query key"] | None
 ) -> Float[Tensor, "head query key"]:
     """Each row minus the mean of its present entries, computed in float64; masked entries are 0."""
+    means = row_means(values, mask)
     if mask is None:
-        return (values.double() - values.double().mean(dim=2, keepdim=True)).to(values.dtype)
+        return (values.double() - means).to(values.dtype)
+    return (values.double().masked_fill(mask, 0) - means).masked_fill(mask, 0).to(values.dtype)
+
+
+def row_means(
+    values: Float[Tensor, "head query key"], mask: Bool[Tensor, "head query key"] | None
+) -> Float[Tensor, "head query 1"]:
+    """The mean of the present entries of each row in float64; 0 where there are none."""
+    if mask is None:
+        return values.double().mean(dim=2, keepdim=True)
     present = values.double().masked_fill(mask, 0)
-    centred = present - present.sum(dim=2, keepdim=True) / (~mask).sum(dim=2, keepdim=True).clamp(min=1)
-    return centred.masked_fill(mask, 0).to(values.dtype)
+    return present.sum(dim=2, keepdim=True) / (~mask).sum(dim=2, keepdim=True).clamp(min=1)
 
 
 def _row_means(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +17,7 @@ import torch
 
 from headtree._extras import require
 from headtree._files import checked_path, exists, unusable
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 
 _AXES = "hqk"
@@ -21,6 +25,8 @@ _COUNTS = {2: "two", 3: "three"}
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 #: Cells of a table that mark a missing entry.
 _EMPTY = ("", "nan", "NaN", "NA", "N/A", "null")
+#: Numbers as tables have them; Python's own ``1_000`` is a name.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -134,9 +140,16 @@ def _read_guarded(reader: Callable[[Path], T], source: Path) -> T:
     except Exception as error:  # each format has its own errors for a damaged file
         if isinstance(error, OSError) and error.errno is not None:
             raise unusable(source, "read", error) from error
+        if isinstance(error, HeadtreeError):
+            raise
+        has_pickles = isinstance(error, UnpicklingError) or "pickle" in str(error).lower()
+        remedy = (
+            "pickled objects are refused on purpose, since reading them may run any program: save plain arrays"
+            if has_pickles
+            else "it may be damaged, or of another format: write it again"
+        )
         raise InvalidValueError(
-            f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {error}; files with "
-            "pickled objects are refused on purpose, and a damaged file must be written again"
+            f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {error}; {remedy}"
         ) from error
 
 
@@ -150,6 +163,13 @@ def _read_csv(path: Path) -> LoadedArray:
     rows = table.iloc[int(has_header) :]
     has_index = bool(words.iloc[int(has_header) :, 0].all()) and table.shape[1] > 1
     cells = rows.iloc[:, int(has_index) :]
+    wrong = np.argwhere(words.loc[cells.index, cells.columns].to_numpy())
+    if len(wrong):
+        row, column = cells.index[wrong[0][0]], cells.columns[wrong[0][1]]
+        raise InvalidValueError(
+            f"{path} must hold numbers outside its first row and column, got {table.loc[row, column]!r} in row "
+            f"{row + 1}, column {column + 1}; empty cells are missing entries"
+        )
     numbers = [[np.nan if cell.strip() in _EMPTY else float(cell) for cell in row] for row in cells.to_numpy()]
     return LoadedArray(
         np.array(numbers, dtype=np.float64),
@@ -161,24 +181,28 @@ def _read_csv(path: Path) -> LoadedArray:
 
 
 def _is_number(cell: str) -> bool:
-    if cell.strip() in _EMPTY:
-        return True
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return cell.strip() in _EMPTY or _NUMBER.fullmatch(cell.strip()) is not None
 
 
-def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
+def zarr_bytes(folder: Path, name: str | None) -> int:
+    """Bytes of an array of a Zarr folder in memory, without reading it."""
+    array = _zarr_array(folder, name)
+    size: int = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    return size
+
+
+def _zarr_array(folder: Path, name: str | None) -> Any:
     import zarr
 
     def read(path: Path) -> Mapping[str, Any]:
         node = zarr.open(path, mode="r")
         return dict(node.arrays()) if isinstance(node, zarr.Group) else {path.stem: node}
 
-    found = _read_guarded(read, folder)
-    values = _chosen(found, name, folder, min_axes=2, kinds="fiub")
+    return _chosen(_read_guarded(read, folder), name, folder, min_axes=2, kinds="fiub")
+
+
+def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
+    values = _zarr_array(folder, name)
     axes = getattr(values.metadata, "dimension_names", None)
     return LoadedArray(
         _read_guarded(lambda _: np.asarray(values[...]), folder),
@@ -204,12 +228,39 @@ def _check_nothing_else(source: Path, axes: Any, name: Any, kind: Any, heads_per
 
 
 def _read_npy(path: Path) -> Mapping[str, Any]:
+    with path.open("rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it does not begin as a .npy file")  # numpy would take it for a pickle
     return {path.stem: np.load(path, allow_pickle=False)}
 
 
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """An array of an archive that is not read yet."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def read(self) -> np.ndarray[Any, Any]:
+        with np.load(self.path, allow_pickle=False) as archive:
+            return np.asarray(archive[self.name])
+
+
 def _read_npz(path: Path) -> Mapping[str, Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """The arrays of an archive by name; only their headers are read."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        return {name.removesuffix(".npy"): _header(path, archive, name) for name in names}
+
+
+def _header(path: Path, archive: zipfile.ZipFile, name: str) -> _Member:
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return _Member(path, name.removesuffix(".npy"), shape, dtype)
 
 
 def _read_safetensors(path: Path) -> Mapping[str, Any]:
@@ -257,7 +308,7 @@ def _chosen(
             raise InvalidValueError(
                 f"{name!r} must have {_COUNTS[min_axes]} axes or more; {source} holds {listing}"
             )
-        return found[name]
+        return _materialized(found[name], source)
     candidates = [
         value
         for value in found.values()
@@ -269,7 +320,11 @@ def _chosen(
             f"no array of {count} axes" if not candidates else f"{len(candidates)} arrays of {count} or more axes"
         )
         raise InvalidValueError(f"{source} holds {problem}; choose one with name=…: it holds {listing}")
-    return candidates[0]
+    return _materialized(candidates[0], source)
+
+
+def _materialized(value: Any, source: Path) -> Any:
+    return _read_guarded(lambda _: value.read(), source) if isinstance(value, _Member) else value
 
 
 def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:

@@ -128,9 +128,17 @@ def checked_tensors(atts: Any) -> list[AttentionTensor]:
             )
     if not tensors:
         raise InvalidValueError("atts must contain at least one AttentionTensor, got none")
-    if len({att.heads for att in tensors}) > 1:
-        raise InvalidValueError("atts must have the same heads on every input; capture the same network")
+    for i, att in enumerate(tensors):
+        if att.heads != tensors[0].heads:
+            raise InvalidValueError(
+                f"atts must have the same heads on every input, got {_heads_words(tensors[0])} in input 0 and "
+                f"{_heads_words(att)} in input {i}; capture the same heads of one network on all"
+            )
     return tensors
+
+
+def _heads_words(att: AttentionTensor) -> str:
+    return f"{len(att.heads)} heads ({att.heads[0]} to {att.heads[-1]})"
 
 
 def _allowed(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor, "#head query key"]:

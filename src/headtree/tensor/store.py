@@ -23,9 +23,9 @@ from headtree._files import atomic, checked_path, exists, older_format, unusable
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.stored_array import StoredArray
-from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put, texts
+from headtree.tensor.zarr_dataset import Variable, create, finish, new_array, open_group, put, texts
 
-FORMAT = "headtree.attention/3"
+FORMAT = "headtree.attention/4"
 _AXES = ("input", "head", "query", "key")
 
 #: The files of a saved tensor, as paths in its folder; query and key are those of an older format.
@@ -222,12 +222,15 @@ class _Writer:
     ) -> None:
         self.folder, self.group, self.tensors, self.chunks, self.link = folder, group, tensors, chunks, link
         self.sizes = np.array([att.shape for att in tensors])
+        n_heads, n_queries, n_keys = map(int, self.sizes.max(axis=0))
+        self._longest = n_heads, n_queries, n_keys
 
     def write(self, dtype: np.dtype[Any], half: bool) -> None:
         """Values always; a mask if an entry is missing or an input is padded."""
         values = self._array("attention", dtype, 0, "layer place query_token key_token n_query n_key")
         largest = 0.0
         for i, att in enumerate(self.tensors):
+            self._fill_padding(values, i, 0)
             if self._linked(att.values, values, i):
                 continue
             for block in blocks(att.shape, self.chunks):
@@ -243,21 +246,29 @@ class _Writer:
 
     def _write_mask(self, mask: Any) -> None:
         for i, att in enumerate(self.tensors):
+            self._fill_padding(mask, i, True)
             if self._linked(att.mask, mask, i):
                 continue
             for block in blocks(att.shape, self.chunks):
                 mask[(i, *block)] = False if att.mask is None else as_numpy(att.mask[block])
 
     def _array(self, name: str, dtype: Any, fill: Any, coordinates: str) -> Any:
-        return self.group.create_array(
+        return new_array(
+            self.group,
             name,
-            shape=(len(self.tensors), *map(int, self.sizes.max(axis=0))),
+            _AXES,
+            shape=(len(self.tensors), *self._longest),
             dtype=dtype,
             chunks=(1, *self.chunks),
             fill_value=fill,
-            dimension_names=_AXES,
             attributes={"coordinates": coordinates},
         )
+
+    def _fill_padding(self, array: Any, i: int, fill: Any) -> None:
+        """Write the chunks that have nothing but padding."""
+        for block in blocks(self._longest, self.chunks):
+            if any(each.start >= n for each, n in zip(block, self.sizes[i], strict=True)):
+                array[(i, *block)] = fill
 
     def _linked(self, source: Any, array: Any, i: int) -> bool:
         """Share the files of a stored array, if its chunks are those of `array`."""

@@ -7,17 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from headtree import _checks
+from headtree._lazy_array import AxisIndex, LazyArray
 from headtree.errors import InvalidValueError
+from headtree.tensor.zarr_dataset import checked_group
 
 
 @dataclass(frozen=True, eq=False)
-class StoredArray:
+class StoredArray(LazyArray):
     """An array in a Zarr folder, or the beginning of one of its slices; entries are read when indexed.
 
     A folder may be replaced after it was opened, and new entries must not be read under old labels: every read
     compares the identity of the folder with the one it had when it was opened.
     """
+
+    held = "on disk"
 
     path: Path
     name: str
@@ -26,10 +33,18 @@ class StoredArray:
     dtype: np.dtype[Any] = field(repr=False)
     index: int | None = None  #: slice of the stored array along its first axis; it may be longer than `shape`
 
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
+    def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Tensor:
+        """The entries at all combinations of the indices along each axis."""
+        for axis, each in enumerate(index):
+            if not isinstance(each, slice) and np.ptp(each) + 1 > 2 * len(each):  # few of many: one by one
+                singles = [(*index[:axis], slice(int(i), int(i) + 1), *index[axis + 1 :]) for i in each]
+                return torch.cat([self.read(single) for single in singles], dim=axis).to(device)
+        spans = tuple(each if isinstance(each, slice) else _span(each) for each in index)
+        block = _checks.real_tensor(self[spans], self.name)
+        for axis, (each, span) in enumerate(zip(index, spans, strict=True)):
+            if not isinstance(each, slice):
+                block = block.index_select(axis, torch.from_numpy(np.asarray(each) - span.start))
+        return block.to(device)
 
     def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
         if self.index is None:
@@ -45,10 +60,8 @@ class StoredArray:
 
     def zarr_array(self) -> Any:
         """The array in the folder, opened for reading."""
-        import zarr
-
         try:
-            group = zarr.open_group(self.path, mode="r")
+            group = checked_group(self.path)
         except FileNotFoundError:
             raise InvalidValueError(
                 f"{self.path} is gone since this tensor was opened; open it again where it is now"
@@ -56,6 +69,11 @@ class StoredArray:
         if group.attrs.get("identity") != self.identity:
             raise InvalidValueError(f"{self.path} was replaced after this tensor was opened; open it again")
         return group[self.name]
+
+
+def _span(index: Any) -> slice:
+    """The range from the first to the last of some indices."""
+    return slice(int(np.min(index)), int(np.max(index)) + 1)
 
 
 def _basic(index: Any, shape: tuple[int, ...]) -> tuple[slice | int, ...] | None:

@@ -1,7 +1,13 @@
-"""Labelled arrays in one Zarr folder that `xarray.open_zarr` reads."""
+"""Labelled arrays in one Zarr folder that `xarray.open_zarr` reads.
+
+Every chunk ends in its checksum and is written even if it is empty, and the metadata have a checksum of their own:
+what was changed or lost on disk is never read as data.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headtree._files import older_format
-from headtree.errors import InvalidValueError
+from headtree.errors import DamagedFileError, InvalidValueError
+
+_METADATA = "zarr.json"
+#: Attribute of a group with the SHA-256 of its metadata.
+_CHECKSUM = "sha256"
 
 
 class Variable(NamedTuple):
@@ -34,38 +44,59 @@ def put(group: Any, name: str, variable: Variable, coordinates: Sequence[str] = 
     values = variable.values
     is_text = values.dtype == object
     per_input = variable.axes[:1] == ("input",) and values.ndim > 2
-    array = group.create_array(
+    array = new_array(
+        group,
         name,
+        variable.axes,
         shape=values.shape,
         dtype=str if is_text else values.dtype,
         chunks=(1, *values.shape[1:]) if per_input and 0 not in values.shape else "auto",
-        dimension_names=variable.axes,
         attributes={"coordinates": " ".join(coordinates)} if coordinates else {},
     )
     if values.size:
         array[...] = np.vectorize(_encodable, otypes=[object])(values) if is_text else values
 
 
+def new_array(group: Any, name: str, axes: tuple[str, ...], **layout: Any) -> Any:
+    """An empty array of the group, with a checksum in every chunk; all of its chunks must be written."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    return group.create_array(
+        name,
+        dimension_names=axes,
+        compressors=(ZstdCodec(level=0), Crc32cCodec()),
+        config={"write_empty_chunks": True},
+        **layout,
+    )
+
+
 def finish(folder: Path) -> None:
-    """Collect the metadata of all arrays in one file."""
+    """Collect the metadata of all arrays in one file, and add their checksum."""
     import zarr
 
     with warnings.catch_warnings():
         # the specification of Zarr 3 has no consolidated metadata yet; without them, xarray.open_zarr warns
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         zarr.consolidate_metadata(str(folder))
+    content = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+    content["attributes"][_CHECKSUM] = _checksum(content)
+    (folder / _METADATA).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _checksum(metadata: Mapping[str, Any]) -> str:
+    """SHA-256 of metadata without their own checksum."""
+    attributes = {key: value for key, value in metadata["attributes"].items() if key != _CHECKSUM}
+    return hashlib.sha256(json.dumps({**metadata, "attributes": attributes}, sort_keys=True).encode()).hexdigest()
 
 
 def open_group(
     path: Path, format_name: str, what: str = "a dataset of a run", remedy: str = "make the run again"
 ) -> Any:
     """A group that headtree wrote in this format; `what` and `remedy` are for the error if it is another."""
-    import zarr
-
     try:
-        group = zarr.open_group(path, mode="r")
-        found = group.attrs.get("format")
-    except (OSError, ValueError, KeyError) as error:
+        metadata = _read_metadata(path)
+        found = metadata["attributes"].get("format")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidValueError(
             f"{path} cannot be read as {what} ({type(error).__name__}: {error}); write it again"
         ) from error
@@ -74,7 +105,31 @@ def open_group(
             older_format(path, found, format_name)
             or f"{path} is Zarr, but not {what} (format {found!r} instead of {format_name!r}); {remedy}"
         )
-    return group
+    return checked_group(path, metadata)
+
+
+def checked_group(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
+    """A group that `finish` finished, once its metadata agree with their checksum."""
+    import zarr
+
+    from headtree.tensor.checked_store import REMEDY, CheckedStore
+
+    metadata = _read_metadata(path) if metadata is None else metadata
+    if metadata["attributes"].get(_CHECKSUM) != _checksum(metadata):
+        raise DamagedFileError(f"{path / _METADATA} is damaged: its checksum does not match; {REMEDY}")
+    for name, expected in metadata["consolidated_metadata"]["metadata"].items():
+        try:
+            found = _read_metadata(path / name)
+        except (OSError, ValueError):
+            found = None
+        if found != expected:
+            raise DamagedFileError(f"{path / name / _METADATA} is gone or damaged; {REMEDY}")
+    return zarr.open_group(CheckedStore(path, read_only=True), mode="r")
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    metadata: dict[str, Any] = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+    return metadata
 
 
 def texts(rows: Sequence[Sequence[str]]) -> np.ndarray[Any, Any]:

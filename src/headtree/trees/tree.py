@@ -154,8 +154,9 @@ class PartitionTree:
         is_new = np.ones(self.n_nodes, dtype=bool)
         is_new[1:] = self.sizes[1:] < self.sizes[parents[1:]]
         folder_of_node = np.cumsum(is_new) - 1
-        for node in np.flatnonzero(~is_new):  # parents come first, so one pass resolves chains
-            folder_of_node[node] = folder_of_node[parents[node]]
+        for nodes in np.split(np.arange(self.n_nodes), np.cumsum(self.n_folders)[:-1])[1:]:  # level by level
+            same = nodes[~is_new[nodes]]
+            folder_of_node[same] = folder_of_node[parents[same]]
         top = np.flatnonzero(is_new)
         parent = np.full(len(top), -1)
         parent[1:] = folder_of_node[parents[top[1:]]]
@@ -278,6 +279,8 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
         table = np.asarray(labels)
     except ValueError as error:
         raise InvalidValueError(f"labels must have the same number of leaves on every level: {error}") from error
+    except (TypeError, RuntimeError) as error:  # tensors on other devices, or on none
+        raise InvalidTypeError(f"labels must be a table of integers in memory: {error}") from error
     if table.dtype.kind not in "iu":
         raise InvalidTypeError(f"labels must be integers, got {table.dtype}; number the folders of each level")
     if table.ndim != 2 or 0 in table.shape:

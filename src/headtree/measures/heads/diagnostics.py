@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from headtree.errors import InvalidTypeError
 from headtree.measures.heads.columns import Averages, Column, averages
-from headtree.measures.heads.from_model import ModelTables, model_tables
+from headtree.measures.heads.from_model import ModelOfInputs
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
 from headtree.measures.heads.patterns import pattern_columns
 from headtree.measures.heads.roles import Roles, RoleTables, checked_least, role_tables, roles_from
@@ -104,17 +104,58 @@ def diagnostics(
     """
     tensors = checked_tensors(atts)
     least = checked_least(least)
-    of_roles, head_tables, layer_tables = _from_attention(tensors, delimiters, window)
-    roles = roles_from(tensors[0].heads, of_roles, least)
+    ran = None
     if model is not None:
-        from_model = _from_model(tensors, model, target, rng, texts=texts, images=images, inputs=inputs, **options)
-        head_tables = [a | b for a, b in zip(head_tables, from_model.heads, strict=True)]
-        layer_tables = [a | b for a, b in zip(layer_tables, from_model.layers, strict=True)]
+        ran = _model_of_inputs(tensors, model, texts=texts, images=images, inputs=inputs, **options)
     elif options or any(given is not None for given in (texts, images, inputs, target)):
         raise InvalidTypeError(
             "texts, images, inputs, target and further options are only used with a model: pass model=… too"
         )
-    of_heads, of_layers = averages(head_tables), averages(layer_tables)
+    shared = {} if ran is None else ran.same_for_all(tensors[0].heads, rng)
+    tables = []
+    with progress("diagnosing", len(tensors)) as step:
+        for i, att in enumerate(tensors):
+            tables.append(input_tables(att, ran, i, target=target, delimiters=delimiters, window=window))
+            step(f"input {i + 1} of {len(tensors)}")
+    return combined(tensors[0].heads, tables, shared, least)
+
+
+@dataclass(frozen=True, eq=False)
+class InputTables:
+    """What is measured on one input: shares of roles, and columns of heads and of layers."""
+
+    roles: RoleTables
+    heads: dict[str, Column]  #: that the attention gives
+    more_heads: dict[str, Column]  #: that need the model
+    layers: dict[str, Column]
+
+
+def input_tables(
+    att: AttentionTensor,
+    ran: ModelOfInputs | None = None,
+    i: int = 0,
+    *,
+    target: Target = None,
+    delimiters: Collection[str] | None = None,
+    window: int = 4,
+) -> InputTables:
+    """Measure the heads and layers on one input, number `i` of those of the model if there is one."""
+    att = att.load()
+    roles = role_tables(att, delimiters, window)
+    heads, layers = pattern_columns(att), rollout_columns(att)
+    if ran is None:
+        return InputTables(roles, heads, {}, layers)
+    more_heads, more_layers = ran.of_input(i, att, target)
+    return InputTables(roles, heads, more_heads, layers | more_layers)
+
+
+def combined(
+    of: Sequence[HeadId], tables: Sequence[InputTables], shared: Mapping[str, Column], least: float = 0.4
+) -> Diagnostics:
+    """The averages over inputs; `shared` are columns of heads that are the same on all inputs."""
+    roles = roles_from(tuple(of), [each.roles for each in tables], least)
+    of_heads = averages([{**each.heads, **shared, **each.more_heads} for each in tables])
+    of_layers = averages([each.layers for each in tables])
     heads = _heads_table(roles, {**of_heads.mean, **roles.share})
     layers = _layers_table(heads, of_layers)
     return Diagnostics(
@@ -123,51 +164,17 @@ def diagnostics(
         spread=_spread_table(roles, {**of_heads.spread, **roles.spread}),
         missing=_all_reasons(heads, layers, {**of_heads.missing, **roles.missing, **of_layers.missing}),
         roles=roles,
-        n_inputs=len(tensors),
+        n_inputs=len(tables),
     )
 
 
-def _from_attention(
-    tensors: list[AttentionTensor], delimiters: Collection[str] | None, window: int
-) -> tuple[list[RoleTables], list[dict[str, Column]], list[dict[str, Column]]]:
-    """Measures that need only the attention of each input: roles and patterns of heads, rollout of layers."""
-    roles, heads, layers = [], [], []
-    with progress("patterns of heads", len(tensors)) as step:
-        for i in range(len(tensors)):
-            att = tensors[i].load()
-            roles.append(role_tables(att, delimiters, window))
-            heads.append(pattern_columns(att))
-            layers.append(rollout_columns(att))
-            del att  # before the next is loaded
-            step(f"input {i + 1} of {len(tensors)}")
-    return roles, heads, layers
-
-
-class _Loaded(Sequence[AttentionTensor]):
-    """Tensors loaded one at a time during iteration; indexing does not load them."""
-
-    def __init__(self, tensors: Sequence[AttentionTensor]) -> None:
-        self._tensors = tensors
-
-    def __iter__(self) -> Iterator[AttentionTensor]:
-        return (att.load() for att in self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    @overload
-    def __getitem__(self, i: int) -> AttentionTensor: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[AttentionTensor]: ...
-    def __getitem__(self, i: int | slice) -> AttentionTensor | Sequence[AttentionTensor]:
-        return self._tensors[i]
-
-
-def _from_model(tensors: list[AttentionTensor], model: Any, target: Target, rng: Any, **given: Any) -> ModelTables:
-    from headtree.models.view import prepare
+def _model_of_inputs(tensors: list[AttentionTensor], model: Any, **given: Any) -> ModelOfInputs:
+    from headtree.models.given_model import prepare
 
     part = given.pop("part", tensors[0].provenance.get("part"))
-    return model_tables(_Loaded(tensors), prepare(model, kind="probs", part=part, **given), target, rng)
+    ran = ModelOfInputs.of(prepare(model, kind="probs", part=part, **given))
+    ran.check_number(len(tensors))
+    return ran
 
 
 def _all_reasons(heads: DataFrame, layers: DataFrame, known: dict[str, str]) -> Mapping[str, str]:

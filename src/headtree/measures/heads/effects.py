@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from headtree._checks import generator
-from headtree.errors import InvalidValueError
+from headtree._checks import generator, one_of
+from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.comparisons import rank_correlation
 from headtree.measures.heads.loss_changes import LossChanges, measuring
 from headtree.models.ablation import How, check_how, prepared_reference
+from headtree.models.given_model import view_and_options
 from headtree.models.objective import LossFunction, choose_objective
-from headtree.models.view import view_and_options
 from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import HeadId
@@ -186,6 +186,7 @@ def _checked_count(n_ablated: int | None, n: int) -> int:
 
 def reference_inputs(prepared: PreparedInputs, how: How, reference: Any) -> PreparedInputs | None:
     """Reference inputs for a way of ablating: those given, or the inputs themselves; None if it needs none."""
+    one_of(how, "how", How)
     if how == "zero":
         check_how(how, reference)
         return None
@@ -209,6 +210,8 @@ class _Sums:
 
 def _measure(measured: LossChanges, n_ablated: int, control: bool) -> _Sums:
     heads = measured.heads
+    if not isinstance(control, bool):
+        raise InvalidTypeError(f"control must be True or False, got {control!r}")
     has_slopes = control and measured.has_gradients and not measured.objective.is_distance
     n = len(measured.prepared.items) if has_slopes else n_ablated  # further inputs serve the slopes alone
     losses: dict[int, np.ndarray] = {}

@@ -21,7 +21,6 @@ from headtree.models.graph.read_stream import LocatedStream, locate_stream, read
 from headtree.models.inputs import ModelInput
 from headtree.models.relevance import Target, relevance_of
 from headtree.models.watching.collect import PreparedInputs
-from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 
 _WEIGHT_COLUMNS = (
@@ -37,38 +36,41 @@ _Table = dict[str, Column]
 
 
 @dataclass(frozen=True, eq=False)
-class ModelTables:
-    """Columns per head and per layer, one table of each for every input."""
+class ModelOfInputs:
+    """A model and the inputs on which attention was captured."""
 
-    heads: list[_Table]
-    layers: list[_Table]
+    prepared: PreparedInputs
+    locate: Callable[[], LocatedStream]  #: finds the residual stream, once for all inputs
 
+    @classmethod
+    def of(cls, prepared: PreparedInputs) -> ModelOfInputs:
+        """The model of prepared inputs."""
+        return cls(prepared, cache(partial(locate_stream, prepared)))
 
-def model_tables(
-    atts: Sequence[AttentionTensor], prepared: PreparedInputs, target: Target, rng: Any
-) -> ModelTables:
-    """Measures of the captured heads from the model's weights, activations and behaviour."""
-    if len(prepared.items) != len(atts):
-        raise InvalidValueError(
-            f"atts must be captured on the inputs given with the model, got {len(atts)} tensors and "
-            f"{len(prepared.items)} inputs; pass the same texts, images or inputs, and the same tokens= if texts "
-            "were cut"
+    def check_number(self, n_tensors: int) -> None:
+        """Raise an error if these are not the inputs of the tensors."""
+        if len(self.prepared.items) != n_tensors:
+            raise InvalidValueError(
+                f"atts must be captured on the inputs given with the model, got {n_tensors} tensors and "
+                f"{len(self.prepared.items)} inputs; pass the same texts, images or inputs, and the same "
+                "tokens= if texts were cut"
+            )
+
+    def same_for_all(self, heads: Sequence[HeadId], rng: Any) -> _Table:
+        """Columns of heads that do not depend on the inputs: of weights, and of induction on random tokens."""
+        prepared, n = self.prepared, len(heads)
+        weights = _guarded(_WEIGHT_COLUMNS, n, partial(_weights, heads, prepared))
+        return weights | _guarded(("prefix_matching", "copying"), n, partial(_induction, heads, prepared, rng))
+
+    def of_input(self, i: int, att: AttentionTensor, target: Target) -> tuple[_Table, _Table]:
+        """Columns of heads and of layers on one of the inputs, whose tensor is `att`."""
+        heads, item = att.heads, self.prepared.items[i]
+        relevance = partial(_relevance, heads, self.prepared, item, target)
+        activations = partial(_activations, att, self.prepared, self.locate, item)
+        return (
+            _guarded(("relevance",), len(heads), relevance),
+            _guarded(_STATE_COLUMNS, len(layers_of(heads)), activations),
         )
-    heads = atts[0].heads
-    head_tables, layer_tables = [], []
-    locate = cache(partial(locate_stream, prepared))
-    with progress("running the model", 2 + len(atts)) as step:
-        shared = _guarded(_WEIGHT_COLUMNS, len(heads), partial(_weights, heads, prepared))
-        step("weights")
-        shared |= _guarded(("prefix_matching", "copying"), len(heads), partial(_induction, heads, prepared, rng))
-        step("induction")
-        for i, (att, item) in enumerate(zip(atts, prepared.items, strict=True)):
-            relevance = partial(_relevance, heads, prepared, item, target)
-            head_tables.append({**shared, **_guarded(("relevance",), len(heads), relevance)})
-            activations = partial(_activations, att, prepared, locate, item)
-            layer_tables.append(_guarded(_STATE_COLUMNS, len(layers_of(heads)), activations))
-            step(f"input {i + 1} of {len(atts)}")
-    return ModelTables(head_tables, layer_tables)
 
 
 def _guarded(names: Sequence[str], n: int, measure: Callable[[], _Table]) -> _Table:

@@ -14,9 +14,9 @@ from headtree import _checks
 from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.measures.heads.token_relations import query_positions
 from headtree.models import facts
+from headtree.models.given_model import as_view
 from headtree.models.graph.head_weights import weights_of
 from headtree.models.quantized import dequantized
-from headtree.models.view import as_view
 from headtree.models.watching.collect import PreparedInputs
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.probabilities import head_blocks

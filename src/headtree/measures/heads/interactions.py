@@ -14,8 +14,8 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.heads.effects import reference_inputs
 from headtree.measures.heads.loss_changes import measuring
 from headtree.models.ablation import How, head_pairs
+from headtree.models.given_model import view_and_options
 from headtree.models.objective import LossFunction, choose_objective
-from headtree.models.view import view_and_options
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import HeadId
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from headtree._checks import generator
 from headtree.errors import InvalidValueError
-from headtree.models.ablation import How, mean_outputs, reference_outputs
-from headtree.models.graph.output_sites import Edit, intercepting, replaced, resumed
+from headtree.models.ablation import How, first_tokens, mean_outputs, reference_outputs
+from headtree.models.graph.edit_outputs import intercepting, replaced, resumed
+from headtree.models.graph.output_sites import Edit
 from headtree.models.objective import Losses, Objective
 from headtree.models.shared_prefix import SharedPrefix, block_paths
 from headtree.models.watching.collect import PreparedInputs
@@ -48,11 +49,13 @@ class LossChanges:
         prepared, selection = self.prepared, self.prepared.selection
         self.sites = prepared.view.output_sites(prepared.plan, selection.sites)
         names = [prepared.plan.sites[i].name for i in selection.layers]
-        self.prefix = SharedPrefix(prepared.model, block_paths(names))
+        paths = None if prepared.plan.from_outputs else block_paths(names)  # else these are no names of modules
+        self.prefix = SharedPrefix(prepared.model, paths)
         self.site_of_layer = {layer: site for site, layer in selection.layers.items()}
         self.device = next((p.device for p in prepared.model.parameters()), torch.device("cpu"))
         self._arguments: tuple[tuple[int, ...], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
-        self._reference = [] if self.reference is None else reference_outputs(_with_all_heads(self.reference))
+        reference = None if self.reference is None else _with_all_heads(self.reference)
+        self._reference = [] if reference is None else reference_outputs(reference, self.how)
         self._means = mean_outputs(self._reference) if self.how == "mean" else {}
         self._draws = self._drawn(generator(self.rng)) if self.how == "resample" else None
 
@@ -80,7 +83,7 @@ class LossChanges:
     @property
     def has_gradients(self) -> bool:
         """Whether the outputs of all selected heads can be differentiated."""
-        return all(self.sites[i].hook is not None for i in self.prepared.selection.sites)
+        return all(bool(self.sites[i].hooks) for i in self.prepared.selection.sites)
 
     def batches(self, which: Sequence[int]) -> list[list[int]]:
         """Numbers of the inputs of each batch, among some inputs."""
@@ -122,10 +125,11 @@ class LossChanges:
         steps: dict[int, Tensor] = {}
 
         def edit_for(site: int) -> Edit:
-            def edit(z: Tensor) -> Tensor:
-                step = torch.zeros(z.shape[0], 1, z.shape[2], 1, dtype=z.dtype, device=z.device, requires_grad=True)
-                steps[site] = step
-                return z + step * (self._replacement(batch, site, z) - z)
+            def edit(z: Tensor, number: int) -> Tensor:
+                if number == 0:
+                    size = (z.shape[0], 1, z.shape[2], 1)
+                    steps[site] = torch.zeros(size, dtype=z.dtype, device=z.device, requires_grad=True)
+                return z + steps[site] * (self._replacement(batch, site, number, z) - z)
 
             return edit
 
@@ -157,24 +161,18 @@ class LossChanges:
             return model(*args, **kwargs)
 
     def _replacing(self, batch: Sequence[int], site: int, heads: list[int]) -> Edit:
-        def edit(z: Tensor) -> Tensor:
-            return replaced(z, heads, self._replacement(batch, site, z)[..., heads, :])
+        def edit(z: Tensor, number: int) -> Tensor:
+            return replaced(z, heads, self._replacement(batch, site, number, z)[..., heads, :])
 
         return edit
 
-    def _replacement(self, batch: Sequence[int], site: int, z: Tensor) -> _Replacement:
+    def _replacement(self, batch: Sequence[int], site: int, number: int, z: Tensor) -> _Replacement:
         if self.how == "zero":
             return torch.zeros_like(z[0, 0])
         if self._draws is None:
-            return self._means[site].to(z)
-        rows = [self._reference[self._draws[i]][site] for i in batch]
-        short = min(map(len, rows))
-        if short < z.shape[1]:
-            raise InvalidValueError(
-                f"reference inputs must have at least as many tokens as the inputs, got {short} and {z.shape[1]}; "
-                "pass longer reference inputs, or how='mean'"
-            )
-        return torch.stack([row[: z.shape[1]] for row in rows]).to(z)
+            return self._means[site, number].to(z)
+        rows = [self._reference[self._draws[i]][site, number] for i in batch]
+        return torch.stack([first_tokens(row, z.shape[1], self.sites[site]) for row in rows]).to(z)
 
 
 @dataclass(frozen=True, eq=False)

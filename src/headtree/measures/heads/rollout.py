@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.heads.columns import Column
 from headtree.measures.heads.patterns import layers_of
@@ -46,7 +47,7 @@ def attention_rollout(att: AttentionTensor, *, own: float = 0.5) -> Float[Tensor
     """
     if not isinstance(att, AttentionTensor):
         raise InvalidTypeError(f"att must be an AttentionTensor, got {type(att).__name__}")
-    if not 0 <= own <= 1:
+    if not 0 <= _checks.finite_number(own, "own") <= 1:
         raise InvalidValueError(f"own must be between 0 and 1, got {own}")
     if not is_self_attention(att):
         raise InvalidValueError(

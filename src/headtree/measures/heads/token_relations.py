@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from jaxtyping import Bool, Int
 
+from headtree import _checks
 from headtree._checks import at_least_one
 from headtree.errors import InvalidTypeError
 from headtree.tensor.attention_tensor import AttentionTensor
@@ -41,8 +42,11 @@ def relations(
         Largest distance of nearby tokens.
     """
     window = at_least_one(window, "window")
-    if isinstance(delimiters, str):
-        raise InvalidTypeError(f"delimiters must be a collection of tokens, got the string {delimiters!r}")
+    is_text = isinstance(delimiters, str)
+    if delimiters is not None:
+        delimiters = _checks.as_list(delimiters, "delimiters", "tokens")
+        if is_text or not all(isinstance(token, str) for token in delimiters):
+            raise InvalidTypeError(f"delimiters must be a collection of tokens, got {delimiters!r}")
     query_patches, key_patches = _patches(att.queries), _patches(att.keys)
     text = _text_relations(att, delimiters, window)
     if query_patches is not None and key_patches is not None:

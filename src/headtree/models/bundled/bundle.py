@@ -16,6 +16,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor, nn
 
 from headtree._extras import require
+from headtree._files import checked_path
 from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.models.bundled import vit
 from headtree.models.bundled.initial_weights import draw_vit_weights, draw_weights
@@ -99,11 +100,11 @@ def load_bundled(name: str, stage: str = "trained", *, folder: str | PathLike[st
     >>> ht.load_bundled("vit", "initial")  # the same network before training
     BundledNetwork('vit', initial, 40 inputs)
     """
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise InvalidValueError(f"name must be one of {', '.join(map(repr, NAMES))}, got {name!r}")
-    if stage not in STAGES:
+    if not isinstance(stage, str) or stage not in STAGES:
         raise InvalidValueError(f"stage must be one of {', '.join(map(repr, STAGES))}, got {stage!r}")
-    home = (networks_folder() if folder is None else Path(folder)) / name
+    home = (networks_folder() if folder is None else checked_path(folder)) / name
     card = _read_json(home / "card.json")
     config = _read_json(home / "config.json")
     model = _with_weights(home, config, stage, int(card["settings"]["seed"]))

@@ -41,12 +41,12 @@ def find_sites(graph: Graph, *, learned_queries: bool = False) -> list[TracedSit
     Between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither path
     passes through another product.
     """
-    search = _Search(graph)
+    search = Search(graph)
     found = (search.around(node, learned_queries=learned_queries) for node in search.softmaxes)
     return [site for site in found if site is not None]
 
 
-class _Search:
+class Search:
     """Looks for the products around a softmax."""
 
     def __init__(self, graph: Graph) -> None:
@@ -61,6 +61,10 @@ class _Search:
         if not scores and learned_queries:  # such as a learned query that pools all tokens
             scores = self._nearest(node, self._inputs, _multiplies_an_activation)
         return self._site(node, scores, self._nearest(node, self._users, _multiplies_activations))
+
+    def compares(self, node: Node) -> bool:
+        """Whether the scores that enter a softmax are products of activations."""
+        return bool(self._nearest(node, self._inputs, _multiplies_activations))
 
     def around_known(self, node: Node) -> TracedSite | None:
         """The attention call of a softmax that is known to be attention, whatever its scores depend on."""
@@ -149,13 +153,13 @@ class TracedCalls:
         if i not in self.sites and self.known[i].seen_by == "outputs":
             raise InvalidValueError(
                 f"the attention of {self.model} is known only from its outputs, and layer {self.known[i].name} of "
-                "them is not what exactly one product multiplies by values, so what its heads write cannot be told "
-                "apart; describe the modules that attend with register_attention"
+                "them is not what exactly one product multiplies by values, so what its heads read and write is "
+                "unknown; describe the modules that attend with register_attention"
             )
         if i not in self.sites:
             raise InvalidValueError(
                 f"the attention of {self.known[i].name} in {self.model} was seen, but its trace has no softmax "
-                "there between a product of queries and keys and one with values, so what its heads write "
+                "there between a product of queries and keys and one with values, so what its heads read and write "
                 "cannot be told; select other layers, or describe the modules that attend with register_attention"
             )
         return self.sites[i]
@@ -178,7 +182,7 @@ def traced_calls(trace: Trace, plan: AttentionPlan, model: str) -> TracedCalls:
     probs @ values.
     """
     graph = trace.graph
-    search = _Search(graph)
+    search = Search(graph)
     found = _by_values(graph, search, plan.returned) if plan.from_outputs else _by_place(search, plan)
     found |= _described(trace, plan.sites)
     described = [site.name for site in plan.sites if site.seen_by == "described"]
@@ -188,11 +192,11 @@ def traced_calls(trace: Trace, plan: AttentionPlan, model: str) -> TracedCalls:
     return TracedCalls(model, plan.sites, found, others)
 
 
-def _by_place(search: _Search, plan: AttentionPlan) -> dict[int, TracedSite]:
+def _by_place(search: Search, plan: AttentionPlan) -> dict[int, TracedSite]:
     found = {}
     for i, site in enumerate(plan.sites):
         alike = [other for other in plan.watched if other.place == site.place and other.shape == site.shape]
-        nodes = [node for node in search.softmaxes if _is_at(node, site.place) and _has_shape(node, site)]
+        nodes = [node for node in search.softmaxes if is_call(node, site)]
         groups = [[node] for node in nodes]
         if len(groups) != len(alike):
             groups = _without_repeats(nodes)
@@ -210,8 +214,10 @@ def _by_place(search: _Search, plan: AttentionPlan) -> dict[int, TracedSite]:
     return found
 
 
-def _is_at(node: Node, place: tuple[str, int] | None) -> bool:
-    return node.position is not None and (node.position.module, node.position.call) == place
+def is_call(node: Node, site: AttentionSite) -> bool:
+    """Whether a softmax ran where a call of attention did, and has its shape."""
+    position = node.position
+    return position is not None and (position.module, position.call) == site.place and _has_shape(node, site)
 
 
 def _has_shape(node: Node, site: AttentionSite) -> bool:
@@ -236,7 +242,7 @@ def _without_repeats(nodes: Sequence[Node]) -> list[list[Node]]:
     return groups
 
 
-def _by_values(graph: Graph, search: _Search, returned: Sequence[Tensor]) -> dict[int, TracedSite]:
+def _by_values(graph: Graph, search: Search, returned: Sequence[Tensor]) -> dict[int, TracedSite]:
     """The softmaxes whose probs a model returns; a layer that is not the probs of exactly one has none."""
     sites = [site for node in search.softmaxes if (site := search.around_known(node)) is not None]
     entering = [graph.value(_factors(graph, graph.nodes[site.mix])[0]) for site in sites]

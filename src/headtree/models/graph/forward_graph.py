@@ -8,7 +8,7 @@ products. The components of a model can thus be recognized by what they compute;
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +23,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching.probe import arguments
+from headtree.models.watching.returned import reported_layers
 from headtree.models.watching.unchanged import unchanged
+from headtree.models.watching.watch import implementation
 
 aten = torch.ops.aten
 
@@ -313,6 +315,7 @@ class Trace:
     #: (path, index of the call) → the tensors it was called with, by position or keyword
     arguments: Mapping[tuple[str, int], Mapping[int | str, Ref]]
     logits: Ref | None = None  #: the tensor that the model returned, or the one named logits
+    reported: tuple[Ref | None, ...] = ()  #: on request, the attention of each layer that the model returned
 
 
 def trace(
@@ -321,6 +324,8 @@ def trace(
     surviving: Mapping[Position, int] | None = None,
     unneeded: Collection[Position] = frozenset(),
     kept: Kept | None = None,
+    *,
+    reporting: bool = False,
 ) -> Trace:
     """Run the model on one input and record every operation.
 
@@ -336,6 +341,8 @@ def trace(
         Products that are not computed, because no surviving value needs them.
     kept : Kept, optional
         The values that the graph holds; by default all of them, and the results of all modules.
+    reporting : bool
+        Whether the model attends eagerly and returns its attention.
     """
     args, kwargs = arguments(model, [item])
     read = [("", value) for value in args if isinstance(value, Tensor)]
@@ -358,10 +365,17 @@ def trace(
 
     stack = ModuleStack(model, entered, left)
     recorder = Recorder(Positions(stack), read, surviving or {}, unneeded, kept)
-    with unfused(), stack.watching(), unchanged(model), recorder:
-        logits = logits_of(model(*args, **kwargs))
+    options = {"output_attentions": True} if reporting else {}
+    with ExitStack() as contexts:
+        if reporting:
+            contexts.enter_context(implementation(model, "eager"))
+        for context in (unfused(), stack.watching(), unchanged(model), recorder):
+            contexts.enter_context(context)
+        output = model(*args, **kwargs, **options)
+    logits = logits_of(output)
+    reported = tuple(map(recorder.refs.get, reported_layers(output))) if reporting else ()
     modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}
-    return Trace(recorder.graph, modules, given, None if logits is None else recorder.refs.get(logits))
+    return Trace(recorder.graph, modules, given, None if logits is None else recorder.refs.get(logits), reported)
 
 
 def logits_of(output: Any) -> Tensor | None:

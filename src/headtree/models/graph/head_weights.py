@@ -105,7 +105,7 @@ class ProjectionFinder:
         for site in self.sites:
             for ref in (site.query, site.key, site.value):
                 try:
-                    found.update(node.index for node, _, _ in self._before(ref))
+                    found.update(node.index for node, _, _ in self.projections_before(ref))
                 except InvalidValueError:
                     continue  # `matrices` says why
         return frozenset(found)
@@ -121,7 +121,7 @@ class ProjectionFinder:
         self, site: TracedSite, target: Ref, what: str, is_transposed: bool = False
     ) -> Float[Tensor, "head width feature"]:
         """The columns of a projection that each head reads."""
-        found = self._before(target)
+        found = self.projections_before(target)
         if not found:
             raise InvalidValueError(
                 f"the {what} of {site.module or 'the model'} come from no matrix of real numbers, as in a "
@@ -162,7 +162,7 @@ class ProjectionFinder:
 
         With several windows per input, their heads follow each other in the product and share rows.
         """
-        projection = self.projection_after(site)
+        projection = self.projection_after(site.mix)
         if projection is None:
             return None
         node, matrix = projection
@@ -190,7 +190,7 @@ class ProjectionFinder:
             )
         return projection
 
-    def _before(self, target: Ref) -> list[tuple[Node, Tensor, int]]:
+    def projections_before(self, target: Ref) -> list[tuple[Node, Tensor, int]]:
         """The nearest projections before a value, each with its matrix and the axis of its features."""
         found, seen, queue = [], {target.node}, [target.node]
         while queue:
@@ -205,9 +205,9 @@ class ProjectionFinder:
                     queue.append(ref.node)
         return found
 
-    def projection_after(self, site: TracedSite) -> tuple[Node, Tensor] | None:
-        """The first projection after probs @ values; None if it is the input projection of another call."""
-        seen, queue = {site.mix}, [site.mix]
+    def projection_after(self, mix: int) -> tuple[Node, Tensor] | None:
+        """The first projection after a node such as probs @ values; None if it makes queries, keys or values."""
+        seen, queue = {mix}, [mix]
         found = {}
         while queue:
             index = queue.pop()

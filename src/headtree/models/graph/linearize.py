@@ -1,7 +1,8 @@
 """The linear map between two values of a traced forward pass, with everything nonlinear frozen.
 
 Attention probabilities, scales of norms and gates are frozen at their traced values. What remains between one value
-and another is linear up to constants (biases), and can be applied to any other value of the same shape.
+and another is linear up to constants (biases), and can be applied to any other value of the same shape. Activation
+functions count as constants, or are frozen too: as the ratio of their result to their argument.
 """
 
 from __future__ import annotations
@@ -14,19 +15,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from headtree.models.graph.forward_graph import PRODUCTS, SAME_NUMBERS, Graph, Kept, Node, Ref, aten
-
-#: Operations that are linear in their first argument, whatever the others are.
-_MOVES = frozenset(
-    {aten.view.default, aten._unsafe_view.default, aten.alias.default, aten.detach.default, aten.clone.default}
-    | {aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.expand.default}
-    | {aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor, aten.select.int}
-    | {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.unfold.default, aten.repeat.default}
-    | {aten.index.Tensor, aten.index_select.default, aten.gather.default, aten.roll.default, aten.flip.default}
-    | {aten.mean.dim, aten.sum.dim_IntList, aten.neg.default, aten.mul.Scalar, aten.div.Scalar}
+from headtree.models.graph.live_nodes import (
+    ADDITIONS,
+    FACTORS,
+    JOINT,
+    NORMS,
+    find_live,
+    functional,
+    needed_nodes,
+    ratio,
 )
-_ADDITIONS = (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor)
-_FACTORS = (aten.mul.Tensor, aten.mul_.Tensor)
-_JOINS = (aten.cat.default, aten.stack.default)
 
 
 class LinearMap:
@@ -42,23 +40,38 @@ class LinearMap:
         The results of the map.
     frozen : collection of int, optional
         More nodes to freeze, whatever they compute.
+    activations : bool
+        Whether to freeze activation functions as ratios of result to argument, and of a product of two values that
+        both depend on `start` the one that went through more of them, such as the gate of an MLP. If not, what they
+        compute is a constant.
     """
 
     def __init__(
-        self, graph: Graph, start: Ref, targets: Sequence[Ref], frozen: Collection[int] = frozenset()
+        self,
+        graph: Graph,
+        start: Ref,
+        targets: Sequence[Ref],
+        frozen: Collection[int] = frozenset(),
+        activations: bool = False,
     ) -> None:
         self.start, self.targets = start, tuple(targets)
-        live = _live_nodes(graph, start, frozen)
-        self.reaches = tuple(ref == start or ref.node in live for ref in targets)
-        needed = _needed(graph, start, [ref for ref in targets if ref != start], live)
+        self.live = find_live(graph, start, frozen, activations)
+        self.reaches = tuple(ref == start or ref.node in self.live for ref in targets)
+        needed = needed_nodes(graph, start, [ref for ref in targets if ref != start], self.live)
         self.nodes = [graph.nodes[index] for index in sorted(needed)]
-        refs = {ref for node in self.nodes for ref in node.inputs}
         carried = {start.node, *needed}
         self.constants = {
-            ref: graph.value(ref).detach() for ref in refs if ref != start and ref.node not in carried
+            ref: graph.value(ref).detach()
+            for node in self.nodes
+            for ref in node.inputs
+            if ref != start and (ref.node not in carried or self.live.is_held(node, ref))
         }
+        self.ratios = {
+            node.index: ratio(node, graph.value(node.args[0])) for node in self.nodes if self.live.is_ratio(node)
+        }
+        self.unused_after = _last_uses(self.nodes, self.targets)
         self.scales = {
-            node.index: node.values[-1].detach() for node in self.nodes if node.op in _NORMS
+            node.index: node.values[-1].detach() for node in self.nodes if node.op in NORMS
         }  # 1 / standard deviation of every token
         self.converted: dict[Ref, Tensor] = {}  # constants in the dtype of the argument
 
@@ -83,6 +96,8 @@ class LinearMap:
                 result = change[node.index](result)
             for i, value in enumerate(result if isinstance(result, tuple | list) else (result,)):
                 known[Ref(node.index, i)] = value
+            for ref in self.unused_after[node.index]:
+                known.pop(ref, None)
         return [known[ref] for ref in self.targets]
 
     @property
@@ -100,6 +115,20 @@ class LinearMap:
         is_sum = node.op in (aten.add.Tensor, aten.add_.Tensor) and node.kwargs.get("alpha", 1) == 1
         return is_sum and any(side in self.constants or not isinstance(side, Ref) for side in node.args[:2])
 
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of values that are held at a time while the map is applied to one value of its own type."""
+        sizes: dict[Ref, int] = {}
+        peak = 0
+        for node in self.nodes:
+            for i, value in enumerate(node.values):
+                if isinstance(value, Tensor):
+                    sizes[Ref(node.index, i)] = value.numel() * value.element_size()
+            peak = max(peak, sum(sizes.values()))
+            for ref in self.unused_after[node.index]:
+                sizes.pop(ref, None)
+        return peak
+
     def release(self) -> None:
         """Free the cached copies of constants."""
         self.converted.clear()
@@ -113,13 +142,15 @@ class LinearMap:
         return self.converted[ref]
 
     def _apply(self, node: Node, known: dict[Ref, Tensor], affine: bool) -> Any:
-        like = known[self.start]
-        live = [ref for ref in node.inputs if ref in known]
+        live = [ref for ref in node.inputs if ref in known and not self.live.is_held(node, ref)]
+        like = known[live[0]]
 
         def value(ref: Ref) -> Tensor:
-            return known[ref] if ref in known else self._constant(ref, like)
+            return known[ref] if ref in live else self._constant(ref, like)
 
-        if node.op in _NORMS:
+        if node.index in self.ratios:
+            return known[node.args[0]] * self.ratios[node.index].to(like.dtype)
+        if node.op in NORMS:
             return _frozen_norm(node, value, self.scales[node.index].to(like.dtype), affine)
         if node.op is aten._to_copy.default:
             return known[node.args[0]]
@@ -128,22 +159,23 @@ class LinearMap:
             product = left @ right
             has_bias = PRODUCTS[node.op] == (1, 2)
             return product + value(node.args[0]) if has_bias and (affine or node.args[0] in known) else product
-        if node.op in _ADDITIONS:
+        if node.op is aten._grouped_mm.default:
+            return _grouped_product(*map(value, node.args[:3]))
+        if node.op in ADDITIONS:
             return _sum(node, value, live, affine)
         if node.op is aten.convolution.default and not affine:
             return node.op(value(node.args[0]), value(node.args[1]), None, *node.args[3:])
         if node.op is aten.masked_fill.Scalar:
             return node.op(value(node.args[0]), value(node.args[1]), node.args[2] if affine else 0)
+        if node.op in FACTORS and node.args[0] == node.args[1]:  # a square, of which one factor is frozen
+            return known[node.args[0]] * self._constant(node.args[1], like)
         args, kwargs = tree_map_only(Ref, value, (node.args, node.kwargs))
-        if node.op in _JOINS and not affine:
-            args = ([value(ref) if ref in known else 0 * value(ref) for ref in node.args[0]], *args[1:])
-        return _FUNCTIONAL.get(node.op, node.op)(*args, **kwargs)
-
-
-_NORMS = tuple(
-    getattr(aten, name).default for name in ("native_layer_norm", "_fused_rms_norm") if hasattr(aten, name)
-)
-_FUNCTIONAL: dict[Any, Any] = {aten.mul_.Tensor: aten.mul.Tensor, aten.div_.Tensor: aten.div.Tensor}
+        if node.op in JOINT and not affine:
+            linear = tree_map_only(
+                Ref, lambda ref: value(ref) if ref in live else torch.zeros_like(value(ref)), node.args
+            )
+            args = tuple(linear[i] if i in JOINT[node.op] else args[i] for i in range(len(args)))
+        return functional(node.op)(*args, **kwargs)
 
 
 def _frozen_norm(node: Node, value: Callable[[Ref], Tensor], scale: Tensor, affine: bool) -> tuple[Tensor, ...]:
@@ -156,6 +188,13 @@ def _frozen_norm(node: Node, value: Callable[[Ref], Tensor], scale: Tensor, affi
     if affine and is_centred and isinstance(node.args[3], Ref):
         y = y + value(node.args[3])
     return (y,)
+
+
+def _grouped_product(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Groups of rows, each times its matrix: torch cannot batch its own kernel for this."""
+    stops = ends.tolist()
+    groups = zip([0, *stops[:-1]], stops, matrices, strict=True)
+    return torch.cat([x[start:stop] @ matrix for start, stop, matrix in groups])
 
 
 def _sum(node: Node, value: Callable[[Ref], Tensor], live: list[Ref], affine: bool) -> Tensor:
@@ -171,39 +210,13 @@ def _sum(node: Node, value: Callable[[Ref], Tensor], live: list[Ref], affine: bo
     return result.expand(torch.broadcast_shapes(left.shape, getattr(right, "shape", ())))
 
 
-def _live_nodes(graph: Graph, start: Ref, frozen: Collection[int]) -> set[int]:
-    """The nodes that depend on `start` linearly; a node that depends on it in another way counts as a constant."""
-    live: set[int] = {start.node}
-    for node in graph.nodes[start.node + 1 :]:
-        inputs = [ref for ref in node.inputs if ref == start or (ref.node in live and ref.node != start.node)]
-        if inputs and node.index not in frozen and _is_linear(node, inputs):
-            live.add(node.index)
-    return live
-
-
-def _is_linear(node: Node, live: list[Ref]) -> bool:
-    op = node.op
-    if op in _ADDITIONS or op in _JOINS:
-        return True
-    if op in _MOVES or op in _NORMS or op is aten._to_copy.default or op is aten.masked_fill.Scalar:
-        return live == [node.args[0]]
-    if op in _FACTORS or op in (aten.bmm.default, aten.mm.default):
-        return len(live) == 1
-    if op in (aten.div.Tensor, aten.div_.Tensor, aten.convolution.default):
-        return live == [node.args[0]]
-    if op in PRODUCTS:  # a product plus a bias
-        return sum(side in live for side in (node.args[i] for i in PRODUCTS[op])) == 1
-    return False
-
-
-def _needed(graph: Graph, start: Ref, targets: Sequence[Ref], live: set[int]) -> set[int]:
-    """The live nodes that the targets depend on."""
-    needed: set[int] = set()
-    queue = [ref.node for ref in targets if ref.node in live]
-    while queue:
-        index = queue.pop()
-        if index == start.node or index in needed:
-            continue
-        needed.add(index)
-        queue += [ref.node for ref in graph.nodes[index].inputs if ref.node in live]
-    return needed
+def _last_uses(nodes: Sequence[Node], targets: Collection[Ref]) -> dict[int, list[Ref]]:
+    """For every node, the values that nothing needs after it."""
+    unused: dict[int, list[Ref]] = {node.index: [] for node in nodes}
+    seen = set(targets)
+    for node in reversed(nodes):
+        for ref in [*node.inputs, *(Ref(node.index, i) for i in range(len(node.values)))]:
+            if ref not in seen:
+                seen.add(ref)
+                unused[node.index].append(ref)
+    return unused

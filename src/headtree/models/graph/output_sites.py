@@ -1,45 +1,35 @@
-"""Where each head hands its output over: read it, or replace it, while the model runs its own code.
+"""Where each head hands its output over.
 
 A head's output z = probs @ values enters the output projection W_O, which writes it into the residual stream. In
 nearly every model the projection is a module, and z is an argument of that module: a hook reads or replaces it, and
 autograd sees what it does. Elsewhere (`torch.nn.MultiheadAttention`, einsums with a parameter, no projection) the
-operation that computes z is intercepted below autograd.
+operation that computes z is intercepted below autograd. Heads hand over several outputs if they attend in several
+forms (ProphetNet's n-grams) or multiply the same attention by several values (LiLT).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedCalls, traced_calls
-from headtree.models.graph.forward_graph import (
-    Kept,
-    Position,
-    Positions,
-    Ref,
-    Trace,
-    math_attention,
-    trace,
-)
+from headtree.models.graph.attention_calls import TracedCalls, is_call, traced_calls
+from headtree.models.graph.forward_graph import SOFTMAX, Kept, Position, Ref, Trace, trace
 from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
+from headtree.models.graph.zeroed_heads import projection_without, reported_probs
 from headtree.models.inputs import ModelInput, join
-from headtree.models.module_stack import ModuleStack
 from headtree.models.watching.probe import AttentionPlan
 
-#: Receives z (batch, token, head, feature) and returns what replaces it, in the same shape; None: nothing does. The
-#: tokens of an input that is attended to in windows are those of its first window, then of the second, and so on.
-Edit = Callable[[Tensor], Tensor | None]
+#: Receives z (batch, token, head, feature) and its number among the outputs of the heads, and returns what replaces
+#: z, in the same shape; None: nothing does. The tokens of an input that is attended to in windows are those of its
+#: first window, then of the second, and so on.
+Edit = Callable[[Tensor, int], Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +42,10 @@ class OutputSite:
     n_heads: int
     n_features: int  #: of a head's output
     n_queries: int  #: in the trace
-    hook: HookPoint | None  #: None: only the product itself can be intercepted
+    hooks: tuple[HookPoint, ...]  #: none: only the products themselves can be intercepted
     projection: OutputProjection | None  #: None: heads write side by side, without a projection
     mixed: str = ""  #: why no rows of a projection belong to single heads, if so
+    n_padding: int = 0  #: tokens that the model itself appended to those of the trace
 
     @property
     def mix(self) -> Position:
@@ -66,13 +57,19 @@ class OutputSite:
         if self.mixed:
             raise InvalidValueError(self.mixed)
 
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the tokens of an output are a single sequence, so that a shorter input has the first of them."""
+        return self.n_windows == 1 and not any(hook.has_token_axes for hook in self.hooks)
+
     def by_input(self, edit: Edit) -> Edit:
         """An edit of outputs in which each window is an input of its own."""
+        has_inputs = any(hook.has_token_axes for hook in self.hooks)
 
-        def edited(z: Tensor) -> Tensor | None:
-            if self.n_windows == 1 or z.shape[0] % self.n_windows:
-                return edit(z)
-            after = edit(z.reshape(z.shape[0] // self.n_windows, -1, *z.shape[2:]))
+        def edited(z: Tensor, number: int) -> Tensor | None:
+            if self.n_windows == 1 or has_inputs or z.shape[0] % self.n_windows:
+                return edit(z, number)
+            after = edit(z.reshape(z.shape[0] // self.n_windows, -1, *z.shape[2:]), number)
             return None if after is None else after.reshape(z.shape)
 
         return edited
@@ -122,6 +119,7 @@ class HookPoint:
     features: Int[Tensor, "head feature"]  #: index of each feature of each head along the feature axis
     feature_axis: int
     token_axis: int  #: once the features are the last axis
+    has_token_axes: bool  #: whether there are several axes of tokens after the first, which counts inputs
 
     def read(self, x: Tensor) -> Float[Tensor, "batch token head feature"]:
         """The outputs of the heads in the argument."""
@@ -145,7 +143,7 @@ class HookPoint:
         """The argument with batch, token and feature axes; if it has no batch axis, as one batch of all rows."""
         moved = x.movedim(self.feature_axis, -1)
         if moved.ndim != 3:
-            return moved.reshape(1, -1, moved.shape[-1])
+            return moved.reshape(len(moved) if self.has_token_axes else 1, -1, moved.shape[-1])
         return moved.transpose(0, 1) if self.token_axis == 0 else moved
 
     def _is_plain(self, n_features: int) -> bool:
@@ -156,20 +154,13 @@ class HookPoint:
         return torch.equal(self.features.flatten(), torch.arange(self.features.numel()))
 
 
-def replaced(
-    z: Float[Tensor, "batch token head feature"], heads: Sequence[int], values: Float[Tensor, "..."]
-) -> Float[Tensor, "batch token head feature"]:
-    """The outputs of all heads with those of some replaced by values that broadcast to them."""
-    index = torch.tensor(heads, device=z.device)
-    return z.index_copy(2, index, values.to(z).expand(*z.shape[:2], len(heads), z.shape[3]))
-
-
 def find_output_sites(
     traced: Trace, plan: AttentionPlan, model: nn.Module, chosen: Iterable[int]
 ) -> dict[int, OutputSite]:
     """Where the heads of some attention calls of a plan hand over their outputs, by the numbers of the calls."""
     calls, chosen = traced_calls(traced, plan, type(model).__name__), list(chosen)
-    sites = {i: calls.product(i) for i in chosen}
+    unmatched = [i for i in chosen if i not in calls.sites]
+    sites = {i: calls.product(i) for i in chosen if i not in unmatched}
     described = next((site for site in sites.values() if site.softmax is None), None)
     if described is not None:
         raise InvalidValueError(
@@ -177,10 +168,12 @@ def find_output_sites(
             "its single heads write is unknown; this works only where a softmax is multiplied by values"
         )
     finder = ProjectionFinder(traced.graph, calls.all())
-    found = {i: _output_site(traced, finder, calls, i) for i in chosen}
-    if any(site.hook is None for site in found.values()):
+    found = {i: _output_site(traced, finder, calls, i) for i in sites}
+    if any(not site.hooks for site in found.values()):
         found = _with_batches(found, traced, model, plan.probe)
-    return found
+    if unmatched and plan.from_outputs:
+        traced = trace(model, plan.probe, reporting=True)
+    return found | {i: _unmatched_site(traced, plan, calls, i) for i in unmatched}
 
 
 def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i: int) -> OutputSite:
@@ -191,11 +184,9 @@ def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i:
         projection = finder.output_projection(calls[i], n_windows)
     except InvalidValueError as error:
         mixed = str(error)
-    if projection is not None:
-        _check_whole(finder, calls, i, projection)
-    hook = None if projection is None else _hook_point(traced, projection, n_queries)
+    hooks = () if projection is None else _hooks_of(traced, finder, calls, i, projection)
     mixes = [graph.nodes[index] for index in site.mixes]
-    if hook is None and any(mix.values[0].shape[0] != n_windows * n_heads for mix in mixes):
+    if not hooks and any(mix.values[0].shape[0] != n_windows * n_heads for mix in mixes):
         raise InvalidValueError(
             f"the heads of {known.name} cannot be told apart where their probs are multiplied by values: there are "
             f"{len(mixes[0].values[0])} products for {n_windows * n_heads} heads; select other layers, or describe "
@@ -205,19 +196,55 @@ def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i:
         ProductPoint(mix.position, n_windows, n_heads, None) for mix in mixes if mix.position is not None
     )
     n_features = graph.value(Ref(site.mix)).shape[-1]
-    return OutputSite(known.name, points, n_windows, n_heads, n_features, n_queries, hook, projection, mixed)
+    return OutputSite(known.name, points, n_windows, n_heads, n_features, n_queries, hooks, projection, mixed)
 
 
-def _check_whole(finder: ProjectionFinder, calls: TracedCalls, i: int, projection: OutputProjection) -> None:
-    """Refuse heads that also attend in a form that is not captured, and write that by another product with W_O."""
+def _hooks_of(
+    traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i: int, projection: OutputProjection
+) -> tuple[HookPoint, ...]:
+    """Where the heads enter their projection; several times if they also attend in a form that is not captured."""
+    again = {}
     for other in calls.beside(i):
-        after = finder.projection_after(other)
+        after = finder.projection_after(other.mix)
         if after is not None and after[0] is not projection.node and _same_memory(after[1], projection.matrix):
-            raise InvalidValueError(
-                f"the heads of {calls.known[i].name} also attend in a form that is not captured, and "
-                "write through the same output projection, so they cannot be taken out as a whole; select "
-                "other layers, or another part"
-            )
+            again[after[0].index] = replace(projection, node=after[0])
+    projections = [projection, *(again[index] for index in sorted(again))]
+    hooks = [_hook_point(traced, each, calls.known[i].shape[2]) for each in projections]
+    if None in hooks and again:
+        raise InvalidValueError(
+            f"the heads of {calls.known[i].name} also attend in a form that is not captured, and write that by "
+            "another product with the same weights, which no module computes, so they cannot be taken out as a "
+            "whole; select other layers, or another part"
+        )
+    return tuple(hook for hook in hooks if hook is not None)
+
+
+def _unmatched_site(traced: Trace, plan: AttentionPlan, calls: TracedCalls, i: int) -> OutputSite:
+    """The site of attention that no product in the trace is seen to multiply by values."""
+    graph, (n_windows, n_heads, n_queries, _) = traced.graph, plan.sites[i].shape
+    if plan.from_outputs:
+        probs = reported_probs(traced, i)
+    else:
+        nodes = [node for node in graph.nodes if node.op in SOFTMAX and is_call(node, plan.sites[i])]
+        probs = Ref(nodes[0].index) if len(nodes) == 1 and n_windows == 1 else None
+    projection = None if probs is None else projection_without(graph, probs, n_heads)
+    hook = None if projection is None else _hook_point(traced, projection, n_queries)
+    if projection is None or hook is None:
+        calls.product(i)  # says why it is not matched
+        raise RuntimeError("a call without a product")
+    entering, _ = entering_projection(graph, projection.node)
+    n_tokens = graph.value(entering).numel() // len(projection.matrix)
+    return OutputSite(
+        name=hook.module,
+        products=(),
+        n_windows=1,
+        n_heads=n_heads,
+        n_features=projection.rows.shape[1],
+        n_queries=n_queries,
+        hooks=(hook,),
+        projection=projection,
+        n_padding=max(0, n_tokens - n_queries) if plan.from_outputs else 0,
+    )
 
 
 def _same_memory(ours: Tensor, theirs: Tensor) -> bool:
@@ -228,7 +255,7 @@ def _with_batches(
     sites: Mapping[int, OutputSite], traced: Trace, model: nn.Module, probe: ModelInput
 ) -> dict[int, OutputSite]:
     """The sites, with the order of inputs and heads in their products, seen on a batch of twice the same input."""
-    wanted = {point.position for site in sites.values() if site.hook is None for point in site.products}
+    wanted = {point.position for site in sites.values() if not site.hooks for point in site.products}
     try:
         twice = trace(model, ModelInput(*join([probe, probe])), kept=Kept(results=wanted)).graph.by_position
     except (RuntimeError, ValueError, TypeError, IndexError):  # a model that reads one input at a time
@@ -275,7 +302,8 @@ def _hook_point(traced: Trace, projection: OutputProjection, n_queries: int) -> 
     rest = [size for i, size in enumerate(value.shape) if i != feature_axis % value.ndim]
     token_axis = 0 if rest[:1] == [n_queries] and rest[1:] == [1] and n_queries > 1 else 1
     n_calls = sum(path == module for path, _ in traced.arguments)
-    return HookPoint(module, call, n_calls, argument, projection.rows, feature_axis, token_axis)
+    has_token_axes = len(rest) > 2 and rest[0] == 1  # the trace has one input
+    return HookPoint(module, call, n_calls, argument, projection.rows, feature_axis, token_axis, has_token_axes)
 
 
 def _contains(module: str, path: str) -> bool:
@@ -284,171 +312,3 @@ def _contains(module: str, path: str) -> bool:
 
 def _feature_axis(value: Tensor, n_features: int, axis: int) -> int:
     return axis if value.shape[axis] == n_features else -1
-
-
-@contextmanager
-def intercepting(
-    model: nn.Module, sites: Mapping[int, OutputSite], edits: Mapping[int, Edit], *, is_running: bool = False
-) -> Iterator[None]:
-    """Pass the outputs of heads through functions while the block runs.
-
-    Parameters
-    ----------
-    model : module
-        The model of the sites.
-    sites : mapping
-        Output sites by number.
-    edits : mapping
-        For some of these numbers, the function that reads or replaces the outputs of the heads.
-    is_running : bool
-        Whether the block begins inside the model's forward method.
-    """
-    seen: set[int] = set()
-    noted = {i: sites[i].by_input(_noting(edit, i, seen)) for i, edit in edits.items()}
-    hooked = [(sites[i], edit) for i, edit in noted.items() if sites[i].hook is not None]
-    others = [(sites[i], edit) for i, edit in noted.items() if sites[i].hook is None]
-    with ExitStack() as stack:
-        stack.enter_context(_all_seen(model, {i: sites[i].name for i in edits}, seen))
-        if hooked:
-            stack.enter_context(_hooks(model, hooked))
-        if others:
-            watched = ModuleStack(model)
-            stack.enter_context(math_attention())
-            stack.enter_context(watched.watching())
-            if is_running:
-                watched.assume_running()
-            points = {point.position: (site, point, edit) for site, edit in others for point in site.products}
-            stack.enter_context(_MixEditor(Positions(watched), points))
-        yield
-
-
-def _noting(edit: Edit, i: int, seen: set[int]) -> Edit:
-    def noted(z: Tensor) -> Tensor | None:
-        seen.add(i)
-        return edit(z)
-
-    return noted
-
-
-#: Whether edits are passed over: the structure of a model is found as if nothing were replaced.
-_unedited: ContextVar[bool] = ContextVar("_unedited", default=False)
-
-
-@contextmanager
-def unedited() -> Iterator[None]:
-    """Let the model run without the edits of surrounding `intercepting` blocks."""
-    token = _unedited.set(True)
-    try:
-        yield
-    finally:
-        _unedited.reset(token)
-
-
-#: Whether some blocks are skipped because their outputs are known.
-_resumed: ContextVar[bool] = ContextVar("_resumed", default=False)
-
-
-@contextmanager
-def resumed() -> Iterator[None]:
-    """Let passes of the model skip blocks in which surrounding `intercepting` blocks edit something."""
-    token = _resumed.set(True)
-    try:
-        yield
-    finally:
-        _resumed.reset(token)
-
-
-def is_unedited() -> bool:
-    """Whether the model runs without edits, to find its structure."""
-    return _unedited.get()
-
-
-@contextmanager
-def _all_seen(model: nn.Module, names: Mapping[int, str], seen: set[int]) -> Iterator[None]:
-    """Raise an error after a pass of the model in which some of the outputs were not met."""
-
-    def check(*_: Any) -> None:
-        missed = [name for i, name in names.items() if i not in seen]
-        seen.clear()
-        if missed and not _unedited.get() and not _resumed.get():
-            raise InvalidValueError(
-                f"{type(model).__name__} runs different code on this input than on the one it was probed with: the "
-                f"heads of {missed[0]} were not met; pass inputs that it processes alike, or make a new view"
-            )
-
-    handle = model.register_forward_hook(check)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _hooks(model: nn.Module, hooked: Sequence[tuple[OutputSite, Edit]]) -> Iterator[None]:
-    by_module: dict[str, dict[int, tuple[HookPoint, Edit]]] = {}
-    for site, edit in hooked:
-        if site.hook is not None:
-            by_module.setdefault(site.hook.module, {})[site.hook.call] = (site.hook, edit)
-    n_calls: dict[str, int] = {}
-
-    def start(*_: Any) -> None:
-        n_calls.clear()
-
-    def hook_for(path: str) -> Callable[..., Any]:
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            call = n_calls[path] = n_calls.get(path, -1) + 1
-            n_per_pass = next(iter(by_module[path].values()))[0].n_calls
-            found = by_module[path].get(call % n_per_pass)  # the model itself may not be what runs
-            if found is None or _unedited.get():
-                return None
-            point, edit = found
-            x = args[point.argument] if isinstance(point.argument, int) else kwargs[point.argument]
-            z = edit(point.read(x))
-            if z is None:
-                return None
-            x = point.written(x, z)
-            if isinstance(point.argument, int):
-                return (*args[: point.argument], x, *args[point.argument + 1 :]), kwargs
-            return args, {**kwargs, point.argument: x}
-
-        return enter
-
-    handles = [model.register_forward_pre_hook(start, prepend=True)]
-    try:
-        for path in by_module:
-            module = model.get_submodule(path)
-            handles.append(module.register_forward_pre_hook(hook_for(path), with_kwargs=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-_ProductEdit = tuple[OutputSite, ProductPoint, Edit]
-
-
-class _MixEditor(TorchDispatchMode):
-    """Passes the results of some products probs @ values through functions."""
-
-    def __init__(self, positions: Positions, edits: Mapping[Position, _ProductEdit]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.positions, self.edits = positions, edits
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        found = self.edits.get(self.positions.next(func))
-        result = func(*args, **(kwargs or {}))
-        if found is None or _unedited.get():
-            return result
-        site, point, edit = found
-        z = edit(point.read(result, site.name))
-        return result if z is None else point.written(z).to(result.dtype)
-
-
-def head_writes(site: OutputSite, z: Float[Tensor, "... head feature"]) -> Float[Tensor, "... head width"]:
-    """What each head writes: its output times its rows of W_O."""
-    if site.matrix is None:
-        flat = torch.eye(z.shape[-1] * z.shape[-2], dtype=z.dtype, device=z.device)
-        return torch.einsum("...hf,hfw->...hw", z, flat.reshape(*z.shape[-2:], -1))
-    return torch.einsum("...hf,hfw->...hw", z, site.matrix.to(z))

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headtree.errors import InvalidValueError
+from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.attention_sites import reads_images
-from headtree.models.watching.logits import Block
+from headtree.models.watching.logits import Block, Logits
 from headtree.models.watching.memory import MemoryEstimate, working_bytes
 from headtree.models.watching.probe import AttentionPlan, run, watching
+from headtree.models.watching.query_choice import Queries, chosen_queries
 from headtree.models.watching.returned import returned_attentions
 from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.factored_array import FactoredArray, LayerFactors
 from headtree.tensor.hidden_mask import future_keys
 
 if TYPE_CHECKING:
     from headtree.models.view import ModelView
+
+Store = Literal["dense", "factors"]
+
+#: Ways to watch attention that show queries and keys, as in `AttentionSite`.
+_SHOW_FACTORS = ("registry", "sdpa")
+
+#: Features of a head that are assumed where its queries and keys are to be stored: models have 16 to 256.
+_FEATURES = 256
 
 #: Tokens per batch by default: batching speeds up short inputs, while for long ones it only costs memory.
 _TOKENS_AT_ONCE = 1024
@@ -45,6 +56,9 @@ class PreparedInputs:
     window: tuple[slice, slice]
     batch_size: int | None
     part: str | None  #: as passed by the user
+    queries: Queries | None = None  #: as passed by the user
+    generate: int | None = None  #: number of tokens that the model writes
+    as_factors: bool = False  #: whether queries and keys are stored in place of their products
 
     @property
     def model(self) -> nn.Module:
@@ -71,10 +85,10 @@ class PreparedInputs:
         result = masks = working = 0
         n_heads = sum(len(chosen) for chosen in self.selection.heads.values())
         for batch in self.batches():
-            n_queries, n_keys = self._call_size(self.items[batch[0]])
-            sizes = [len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True)]
-            entries = len(batch) * math.prod(sizes)
-            result += n_heads * entries * self.dtype.itemsize
+            n_queries, n_keys = self.call_size(self.items[batch[0]])
+            entries = sum(self._n_entries(i) for i in batch)
+            in_result = len(batch) * (n_queries + n_keys) * _FEATURES if self.as_factors else entries
+            result += n_heads * in_result * self.dtype.itemsize
             masks += (n_heads if self.selection.mask_varies else 1) * entries
             widest = max(site.shape[1] for site in self.plan.sites)
             # without a fused kernel, the model itself computes the scores of each call once
@@ -85,10 +99,49 @@ class PreparedInputs:
             working += result // max(1, len(self.batches()))
         return MemoryEstimate(result, masks, working)
 
+    def _n_entries(self, i: int) -> int:
+        """Captured entries of each head on input i."""
+        n_queries, n_keys = self.call_size(self.items[i])
+        if self.generate is not None:
+            return self.generate * (n_keys + self.generate)
+        rows, columns = (len(range(*w.indices(n))) for w, n in zip(self.window, (n_queries, n_keys), strict=True))
+        return columns * (rows if self.queries is None else len(self.rows(i, (n_queries, n_keys))))
+
+    def rows(self, i: int, sizes: tuple[int, int], ends_meet: bool = True) -> list[int]:
+        """Positions of the chosen queries of input i, of a call of this size."""
+        labels = token_labels(self, self.items[i], sizes, ends_meet)[0]
+        return chosen_queries(self.queries or (), labels, i)
+
+    def stored_as(self, store: str) -> PreparedInputs:
+        """The same inputs, with tensors that hold all values ("dense") or queries and keys ("factors")."""
+        if store not in get_args(Store):
+            raise InvalidValueError(f"store must be one of {get_args(Store)}, got {store!r}")
+        if store == "dense":
+            return self
+        is_whole = self.window == (slice(None), slice(None)) and self.queries is None and self.generate is None
+        if self.kind == "weighted" or not is_whole:
+            raise InvalidValueError(
+                "store='factors' needs kind='scores' or 'probs' and no window, queries or generate; leave them "
+                "out, or capture with store='dense'"
+            )
+        known = {} if self.plan.from_outputs else dict(enumerate(self.plan.sites))
+        if not all(i in known and known[i].seen_by in _SHOW_FACTORS for i in self.selection.sites):
+            warnings.warn(
+                f"the scores of {type(self.model).__name__} are not seen as products of queries and keys, so the "
+                "tensors hold all values: store='dense'",
+                HeadtreeWarning,
+                stacklevel=4,
+            )
+            return self
+        return replace(self, as_factors=True)
+
     def check_window(self) -> None:
-        """Raise an error if the window extends beyond an input."""
+        """Raise an error if the window extends beyond an input, or a query does not occur in it."""
+        if self.queries is not None and self.generate is None:
+            for i, item in enumerate(self.items):
+                self.rows(i, self.call_size(item))
         for i, item in enumerate(self.items):
-            for window, n, axis in zip(self.window, self._call_size(item), ("queries", "keys"), strict=True):
+            for window, n, axis in zip(self.window, self.call_size(item), ("queries", "keys"), strict=True):
                 if window.stop is not None and window.stop > n:
                     raise InvalidValueError(
                         f"window must lie within the {n} {axis} of input {i}, got ({window.start}, {window.stop})"
@@ -110,13 +163,17 @@ class PreparedInputs:
             groups.setdefault(item.shapes() if item.can_join() else i, []).append(i)
         batches = []
         for members in groups.values():
-            length = max(self._call_size(self.items[members[0]]))
+            length = max(self.call_size(self.items[members[0]]))
             size = self.batch_size or max(1, _TOKENS_AT_ONCE // length)
             batches += [members[start : start + size] for start in range(0, len(members), size)]
         return sorted(batches)
 
     def run(self, on_call: Callable[[AttentionCall, int], None] | None = None) -> list[AttentionTensor]:
         """Run the model on every batch; `on_call` receives each selected call and the index of its site."""
+        if self.generate is not None:
+            from headtree.models.generation import written_tensors
+
+            return written_tensors(self)
         results: list[AttentionTensor | None] = [None] * len(self.items)
         batches = self.batches()
         with self.view.ready(), progress("capturing", len(batches)) as step:
@@ -130,7 +187,7 @@ class PreparedInputs:
         self, batch: list[int], on_call: Callable[[AttentionCall, int], None] | None
     ) -> list[AttentionTensor]:
         items = [self.items[i] for i in batch]
-        collectors = [_Collector(self) for _ in items]
+        collectors = [_Collector(self, i) for i in batch]
         site_of_call = self.selection.site_of_call(self.plan)
         n_calls = 0  # a call is known by its position in call order
 
@@ -173,7 +230,7 @@ class PreparedInputs:
         if call.name != expected.name or call.logits.shape[1] != expected.shape[1]:
             raise _other_calls(i)
 
-    def _call_size(self, item: ModelInput) -> tuple[int, int]:
+    def call_size(self, item: ModelInput) -> tuple[int, int]:
         """Number of queries and keys of a selected call on this input."""
         _, _, n_queries, n_keys = self.plan.sites[self.selection.sites[0]].shape
         before, now = self.plan.probe.lengths(), item.lengths()
@@ -199,12 +256,14 @@ def _other_calls(i: int) -> InvalidValueError:
 class _Collector:
     """Collects the tensor of one input while the model runs."""
 
-    def __init__(self, prepared: PreparedInputs) -> None:
-        self.prepared = prepared
+    def __init__(self, prepared: PreparedInputs, i: int) -> None:
+        self.prepared, self.i = prepared, i
+        self.queries: list[int] | slice = prepared.window[0]
         self.values: Tensor | None = None
         self.masks: list[Bool[Tensor, "#head query key"] | None] = []
         self.mask_index: dict[int, int] = {}  # site → index in `masks`
         self.sinks: dict[int, Tensor] = {}
+        self.factors: dict[int, LayerFactors] = {}
         self.sizes = (0, 0)
         self.ends_meet = False  # whether the last query sees the last key
 
@@ -212,18 +271,40 @@ class _Collector:
         """Store the selected heads of a call."""
         prepared, logits = self.prepared, call.logits
         heads = prepared.selection.heads[site]
+        if prepared.as_factors:
+            self._take_factors(logits, item, site)
+            return
         picked = slice(None) if len(heads) == logits.shape[1] else heads
-        queries, keys = prepared.window
+        last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
+        self.ends_meet = last is None or not bool(last.all())
+        self._choose_queries((logits.shape[2], logits.shape[3]))
+        keys = prepared.window[1]
         # softmax needs every key, scores only those of the window
-        block = Block(item, picked, queries, keys if prepared.kind == "scores" else slice(None))
+        block = Block(item, picked, self.queries, keys if prepared.kind == "scores" else slice(None))
         values, missing = logits.scores(block), logits.missing(block)
         if prepared.kind != "scores":
             self._check_finite(values, missing, site)
             values = logits.probs(values, missing, picked)[:, :, keys]
             missing = None if missing is None else missing[:, :, keys]
-        last = logits.missing(Block(item, picked, slice(-1, None), slice(-1, None)))
-        self.ends_meet = last is None or not bool(last.all())
         self._put(values, missing, site, (logits.shape[2], logits.shape[3]))
+        if logits.sinks is not None:
+            self.sinks[site] = logits.sinks[list(heads)].float().cpu()
+
+    def _take_factors(self, logits: Logits, item: int, site: int) -> None:
+        """Store the queries and keys of the selected heads of a call."""
+        heads = self.prepared.selection.heads[site]
+        found = logits.factors(item, heads)
+        if found is None:
+            raise InvalidValueError(
+                f"layer {self.prepared.selection.layers[site]} shows only the product of its queries and keys on "
+                "this input; leave out store='factors'"
+            )
+        for values in (found.query, found.key):
+            self._check_finite(values, None, site)
+        self.factors[site], self.sizes = found, (logits.shape[2], logits.shape[3])
+        missing = logits.missing(Block(item, heads))
+        self.ends_meet = missing is None or not bool(missing[:, -1, -1].all())
+        self.mask_index[site] = self._shared_mask(missing)
         if logits.sinks is not None:
             self.sinks[site] = logits.sinks[list(heads)].float().cpu()
 
@@ -232,11 +313,16 @@ class _Collector:
         if site not in self.prepared.selection.heads:
             return
         hidden = (weights == 0).all(dim=0, keepdim=True)
-        queries, keys = self.prepared.window
+        self._choose_queries((weights.shape[1], weights.shape[2]))
+        queries, keys = self.queries, self.prepared.window[1]
         values = weights[list(self.prepared.selection.heads[site])][:, queries, keys]
         self._put(
             values, hidden[:, queries, keys] if hidden.any() else None, site, (weights.shape[1], weights.shape[2])
         )
+
+    def _choose_queries(self, sizes: tuple[int, int]) -> None:
+        if self.prepared.queries is not None:
+            self.queries = self.prepared.rows(self.i, sizes, self.ends_meet)
 
     def _put(self, values: Tensor, missing: Tensor | None, site: int, sizes: tuple[int, int]) -> None:
         selection = self.prepared.selection
@@ -278,35 +364,59 @@ class _Collector:
     def tensor(self, item: ModelInput) -> AttentionTensor:
         """The finished tensor."""
         prepared = self.prepared
-        if self.values is None or len(self.mask_index) < len(prepared.selection.heads):
+        is_empty = self.values is None and not self.factors
+        if is_empty or len(self.mask_index) < len(prepared.selection.heads):
             raise InvalidValueError(
                 f"the model made only {len(self.mask_index)} of the {len(prepared.selection.heads)} attention "
                 "calls of the probing run; its layers vary from input to input, so select with layers=… those it "
                 "always runs"
             )
-        if prepared.kind == "weighted":
+        if self.factors:
+            return self._factored(item)
+        if prepared.kind == "weighted" and self.values is not None:
             norms = prepared.view.value_norms(prepared, item)[:, None, prepared.window[1]]
             self.values *= norms.to(self.values)
         queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
+        shown, chosen = queries[prepared.window[0]], {}
+        if isinstance(self.queries, list):
+            shown, chosen = tuple(queries[i] for i in self.queries), {"query_positions": self.queries}
         mask = self._mask()
         return AttentionTensor(
             values=self.values,
             heads=prepared.selection.head_ids(),
-            queries=queries[prepared.window[0]],
+            queries=shown,
             keys=keys[prepared.window[1]],
             kind=prepared.kind,
             mask=mask,
-            provenance={**prepared.provenance, **item.about, **self._causal(mask)},
+            provenance={**prepared.provenance, **item.about, **self._causal(mask), **chosen},
             sinks=self._all_sinks(),
+        )
+
+    def _factored(self, item: ModelInput) -> AttentionTensor:
+        """The finished tensor, which is multiplied out when its values are read."""
+        prepared, mask, sinks = self.prepared, self._mask(), self._all_sinks()
+        values = FactoredArray(tuple(self.factors[site] for site in prepared.selection.heads))
+        if prepared.kind == "probs":
+            values = values.probabilities(None if mask is None else mask.expand(values.shape), sinks)
+        queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)
+        return AttentionTensor(
+            values=values,
+            heads=prepared.selection.head_ids(),
+            queries=queries,
+            keys=keys,
+            kind=prepared.kind,
+            mask=mask,
+            provenance={**prepared.provenance, **item.about, **self._causal(mask)},
+            sinks=sinks,
         )
 
     def _mask(self) -> Tensor | None:
         """The mask, with a single slice if all heads share it, which is nearly always the case."""
         if len(self.masks) == 1 and (self.masks[0] is None or self.masks[0].shape[0] == 1):
             return self.masks[0]
-        if self.values is None:
-            return None
-        full = torch.zeros(self.values.shape, dtype=torch.bool)
+        n_heads = sum(len(heads) for heads in self.prepared.selection.heads.values())
+        sizes = self.sizes if self.values is None else self.values.shape[1:]
+        full = torch.zeros(n_heads, *sizes, dtype=torch.bool)
         for site, index in self.mask_index.items():
             mask = self.masks[index]
             if mask is not None:
@@ -316,7 +426,8 @@ class _Collector:
 
     def _causal(self, mask: Tensor | None) -> dict[str, bool]:
         """Whether the whole mask hides every key after the query, for the provenance."""
-        if mask is None or self.prepared.window != (slice(None), slice(None)):
+        is_whole = self.prepared.window == (slice(None), slice(None)) and self.prepared.queries is None
+        if mask is None or not is_whole:
             return {}
         future = future_keys(*mask.shape[1:])
         return {"causal": True} if future.any() and bool((mask.cpu() | ~future).all()) else {}

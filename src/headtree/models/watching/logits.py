@@ -10,17 +10,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headtree.tensor.factored_array import LayerFactors
+
 #: A score below this that softmax turns into an exact zero is masked, whatever number the model uses for that:
 #: XLNet adds -1e30, the first GPT -1e4, most others the minimum of the dtype.
 _CERTAINLY_MASKED = -9000.0
 
 
 class Block(NamedTuple):
-    """A block of a call's scores: one input of the batch, some heads, a range of queries and a range of keys."""
+    """A block of a call's scores: one input of the batch, some heads, some queries and a range of keys."""
 
     item: int
     heads: Sequence[int] | slice = slice(None)
-    queries: slice = slice(None)
+    queries: list[int] | slice = slice(None)
     keys: slice = slice(None)
 
 
@@ -88,6 +90,28 @@ class Logits:
             if added.any():  # most additive masks of most layers are all zero
                 scores = scores + added.masked_fill(added <= _half_minimum(added.dtype), 0)
         return scores
+
+    def factors(self, item: int, heads: Sequence[int]) -> LayerFactors | None:
+        """What the scores of some heads on one input are made of; None if only their product is known."""
+        if self.query is None or self.key is None:
+            return None
+        picked = torch.tensor(heads, device=self.query.device)
+        groups = picked // (self.query.shape[1] // self.key.shape[1])
+        kept, groups = groups.unique(return_inverse=True)
+        biases = []
+        for term in self.terms:
+            added = term[item if len(term) > 1 else 0]
+            finite = added.masked_fill(added <= _half_minimum(added.dtype), 0)
+            if finite.any():
+                biases.append((finite if len(finite) == 1 else finite[picked]).cpu())
+        return LayerFactors(
+            query=self.query[item, picked].cpu(),
+            key=self.key[item, kept].cpu(),
+            groups=groups.cpu(),
+            scaling=self.scaling,
+            softcap=self.softcap,
+            biases=tuple(biases),
+        )
 
     def missing(self, block: Block) -> Bool[Tensor, "#head query key"] | None:
         """True where attention is forbidden; a single slice if all heads agree, None if nothing is masked."""

@@ -30,6 +30,7 @@ from headtree.models.watching.returned import (
     is_usable,
     returned_attentions,
     unaccounted,
+    unlike,
 )
 from headtree.models.watching.unchanged import unchanged
 from headtree.models.watching.watch import (
@@ -48,6 +49,9 @@ _N_PROBE = 8
 #: Calls seen this way are certainly attention, even if the attentions that the model returns do not confirm them
 #: (WavLM returns means over heads).
 _CERTAIN = ("multihead", "described", "sdpa")
+
+#: Entries of the probing run's attention that are compared with the attention that the model returns.
+_MOST_ENTRIES = 1 << 24
 
 #: Implementations that never compute the scores; sdpa replaces them.
 _FUSED = ("flash", "flex", "paged", "kernels", "sage")
@@ -145,9 +149,13 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
     with without:
         again = run(model, [probe])
     calls: list[tuple[AttentionSite, bool]] = []
+    probs: list[Tensor] = []
 
     def listen(call: AttentionCall) -> None:
         calls.append((call.site(), reproduces(call)))
+        n_entries = sum(torch.Size(site.shape).numel() for site, _ in calls)
+        if n_entries <= _MOST_ENTRIES:
+            probs.append(_probs_of(call))
 
     try:
         with recording(model, listen, n_batch=1) as missed, within:
@@ -161,14 +169,17 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
     only_registry = all(site.seen_by == "registry" for site in sites)
     if not is_complete or (only_registry and not _same(unwatched, watched) and _same(unwatched, again)):
         return None
-    unseen = (*missed, *_unseen_fields(model, probe, sites))
+    unseen = (*missed, *_unseen_fields(model, probe, sites, probs))
     return AttentionPlan(sites, probe, registry=True, functions=not only_registry, watched=sites, unseen=unseen)
 
 
-def _unseen_fields(model: nn.Module, probe: ModelInput, sites: Sequence[AttentionSite]) -> list[str]:
+def _unseen_fields(
+    model: nn.Module, probe: ModelInput, sites: Sequence[AttentionSite], probs: Sequence[Tensor]
+) -> list[str]:
     """The output fields with attention that was not seen, by the shapes of their layers.
 
-    Models return attention only when they attend eagerly, so this takes a pass of its own on the probe.
+    Models return attention only when they attend eagerly, so this takes a pass of its own on the probe. A warning
+    says so if that pass fails, or if a returned layer has the shape of a call, but the values of none.
     """
     if not facts.accepts(model, "output_attentions"):
         return []
@@ -176,9 +187,25 @@ def _unseen_fields(model: nn.Module, probe: ModelInput, sites: Sequence[Attentio
         with warnings.catch_warnings(), implementation(model, "eager"):
             warnings.simplefilter("ignore")
             output = run(model, [probe], output_attentions=True)
-    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError):  # it cannot return them
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
+        warnings.warn(
+            f"{type(model).__name__} fails when it attends eagerly and returns its attention "
+            f"({type(error).__name__}: {error}), so what is captured was not compared with that",
+            HeadtreeWarning,
+            stacklevel=2,
+        )
         return []
-    missing = unaccounted([site.shape for site in sites], attention_fields(output))
+    fields = attention_fields(output)
+    missing = unaccounted([site.shape for site in sites], fields)
+    is_compared = len(probs) == len(sites) and not any(site.has_sinks for site in sites)
+    other = unlike(probs, fields) if is_compared and not missing else None
+    if other is not None:
+        warnings.warn(
+            f"a layer of {other} that {type(model).__name__} returns is the attention of no captured call: either "
+            "the model attends otherwise when it is eager, or it has attention that is not captured",
+            HeadtreeWarning,
+            stacklevel=2,
+        )
     return [f"{field} ({in_words(layer.shape)})" for field, layer in missing.items()]
 
 
@@ -242,13 +269,17 @@ def _watched_probs(
     calls: list[tuple[AttentionSite, Tensor]] = []
 
     def listen(call: AttentionCall) -> None:
-        block = Block(0)
-        missing = call.logits.missing(block)
-        calls.append((call.site(), call.logits.probs(call.logits.scores(block), missing, slice(None))))
+        calls.append((call.site(), _probs_of(call)))
 
     with recording(model, listen, n_batch=1, registry=False) as missed:
         run(model, [probe], **options)
     return calls, tuple(missed)
+
+
+def _probs_of(call: AttentionCall) -> Tensor:
+    """The attention of a call on the first input."""
+    block = Block(0)
+    return call.logits.probs(call.logits.scores(block), call.logits.missing(block), slice(None))
 
 
 def run(model: nn.Module, items: list[ModelInput], **options: Any) -> Any:

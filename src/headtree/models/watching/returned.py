@@ -34,16 +34,26 @@ def attention_fields(output: Any) -> dict[str, list[Tensor]]:
 
 def returned_attentions(model: nn.Module, output: Any) -> list[tuple[AttentionSite, Tensor]]:
     """The attention weights among a model's outputs, each with a site as if it were a call."""
-    fields, found = attention_fields(output), []
-    for field, part in _KNOWN_FIELDS.items():
-        for i, returned in enumerate(fields.get(field, [])):
-            if is_usable(field, returned):
-                layer = returned if field == "cross_attentions" else _aligned(returned)
-                name = f"{part}.{i}" if part else str(i)
-                n_batch, n_heads, n_queries, n_keys = layer.shape
-                shape = (n_batch, n_heads, n_queries, n_keys)
-                found.append((AttentionSite(name, model, field == "cross_attentions", shape, "outputs"), layer))
+    found = []
+    for field, i, returned in _usable_layers(output):
+        layer = returned if field == "cross_attentions" else _aligned(returned)
+        name = f"{_KNOWN_FIELDS[field]}.{i}".lstrip(".")
+        n_batch, n_heads, n_queries, n_keys = layer.shape
+        shape = (n_batch, n_heads, n_queries, n_keys)
+        found.append((AttentionSite(name, model, field == "cross_attentions", shape, "outputs"), layer))
     return found
+
+
+def reported_layers(output: Any) -> list[Tensor]:
+    """The layers behind `returned_attentions`, the very tensors that the model returned."""
+    return [layer for _, _, layer in _usable_layers(output)]
+
+
+def _usable_layers(output: Any) -> list[tuple[str, int, Tensor]]:
+    """The field, number and tensor of each returned layer with probabilities of known queries and keys."""
+    fields = attention_fields(output)
+    layers = ((field, i, layer) for field in _KNOWN_FIELDS for i, layer in enumerate(fields.get(field, [])))
+    return [(field, i, layer) for field, i, layer in layers if is_usable(field, layer)]
 
 
 def is_usable(field: str, layer: Tensor) -> bool:
@@ -128,6 +138,21 @@ def unaccounted(shapes: Iterable[Sequence[int]], fields: Mapping[str, Sequence[T
     return missing
 
 
+def unlike(probs: Sequence[Tensor], fields: Mapping[str, Sequence[Tensor]]) -> str | None:
+    """An output field with a layer that has the shape of some watched calls, but the values of none; None if none.
+
+    Differences that rounding explains do not count, which grows from layer to layer.
+    """
+    for field, layers in fields.items():
+        for layer in layers:
+            is_known = layer.ndim == 4 and _are_probs(layer) and bool(layer.isfinite().all())
+            alike = [ours for ours in probs if is_known and ours.shape == layer.shape[1:]]
+            limit = 1e-3 if layer.dtype.itemsize > 2 else 0.1
+            if alike and not any(close_where_allowed(x, layer[0], limit) for x in alike):
+                return field
+    return None
+
+
 def _matching_call(probs: Sequence[Tensor], layer: Tensor, taken: set[int]) -> int | None:
     """The first call with the attention of this layer, if possible one that is not taken."""
     theirs = layer[0] if _are_probs(layer) else layer[0].softmax(dim=-1)
@@ -137,12 +162,11 @@ def _matching_call(probs: Sequence[Tensor], layer: Tensor, taken: set[int]) -> i
     )
 
 
-def close_where_allowed(ours: Tensor, theirs: Tensor) -> bool:
+def close_where_allowed(ours: Tensor, theirs: Tensor, limit: float | None = None) -> bool:
     """Whether two attentions agree, except for queries whose keys are all masked."""
     allowed = ours.sum(dim=-1) > 0  # rows with all keys masked are missing here, but uniform in many models
-    return torch.allclose(
-        ours[allowed].double(), theirs[allowed].double(), atol=1e-5 if theirs.dtype.itemsize > 2 else 1e-2
-    )
+    limit = limit or (1e-5 if theirs.dtype.itemsize > 2 else 1e-2)
+    return torch.allclose(ours[allowed].double(), theirs[allowed].double(), atol=limit)
 
 
 def _are_probs(weights: Tensor) -> bool:

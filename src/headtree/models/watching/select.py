@@ -79,6 +79,8 @@ def _part_name(parts: dict[str, list[int]], part: str | None, plan: AttentionPla
     names = sorted(parts)
     listing = ", ".join(map(repr, names))
     unseen = f"; {' and '.join(plan.unseen[:3])} cannot be captured" if plan.unseen else ""
+    if part is not None and not isinstance(part, str):
+        raise InvalidTypeError(f"part must be a string, one of {listing}, got {part!r}{unseen}")
     if part in parts:
         return part
     if part is None and len(parts) == 1 and not unseen:

@@ -194,8 +194,8 @@ def _stability(run: Run) -> dict[str, Any] | None:
     }
 
 
-#: What `run.json` has beside the settings that is shown elsewhere, or says nothing to a reader.
-_NOT_SHOWN = ("settings", "notes", "steps", "inputs", "format")
+#: Contents of run.json that are shown elsewhere, or differ from one making of the same run to the next, and hashes.
+_NOT_SHOWN = ("settings", "notes", "inputs", "format", "created", "steps", "files", "sha256")
 
 
 def _settings(run: Run) -> list[tuple[str, str]]:

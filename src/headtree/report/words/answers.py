@@ -25,8 +25,10 @@ _INDUCTION = 0.4
 #: With fewer inputs, two halves of them hardly ever show the same families.
 _ENOUGH_INPUTS = 10
 
-#: Growth of mean support with twice the inputs from which more inputs are worth while.
-_WORTH_MORE = 0.05
+#: Mean support below which more inputs help. In 18 draws of 10 or 20 inputs of txl, ViT and MiniLM, each held
+#: against twice as many, support or coverage then rose by 0.05 or more in 11 of 12 draws; above, both sets had
+#: nearly the same families (an adjusted Rand index of 0.92 or more in 6 of 6). Earlier growth told nothing.
+_ENOUGH_SUPPORT = 0.8
 
 #: Reliability from which the order of heads by effect says something.
 _RELIABLE = 0.4
@@ -332,20 +334,14 @@ def _growth(run: Run) -> Answer | None:
     first, last = growth[0], growth[-1]
     supports = [float(step.support or 0.0) for step in growth]
     if not any(supports):
-        return _answer(
-            "inputs", f"Nor do {first.n_inputs} of the {last.n_inputs} inputs show one: more would hardly help."
-        )
+        return _answer("inputs", f"Nor do {first.n_inputs} of the {last.n_inputs} inputs show one.")
     text = (
         f"Mean support of the families was {supports[0]:.2f} with {first.n_inputs} inputs (with "
         f"{_percent(first.coverage or 0)} of the heads) and is {supports[-1]:.2f} with {last.n_inputs} "
         f"({_percent(last.coverage or 0)})"
     )
-    doublings = np.log2(last.n_inputs / growth[-2].n_inputs) if last.n_inputs > growth[-2].n_inputs else 1.0
-    gains = [
-        (supports[-1] - supports[-2]) / doublings,
-        (float(last.coverage or 0) - float(growth[-2].coverage or 0)) / doublings,
-    ]
-    more = "more inputs would help" if max(gains) >= _WORTH_MORE else "more inputs would hardly change it"
+    is_enough = supports[-1] >= _ENOUGH_SUPPORT
+    more = "more inputs would hardly change the families" if is_enough else "more inputs would help"
     return _answer("inputs", f"{text}: {more}.")
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.consensus import Consensus
-from headtree.tensor.attention_tensor import HeadId
+from headtree.tensor.attention_tensor import HeadId, head_ids
 from headtree.trees.tree import PartitionTree
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ def describe_folders(tree: PartitionTree | Consensus, heads: Sequence[HeadId], r
     plain = tree.tree if isinstance(tree, Consensus) else tree
     if not isinstance(plain, PartitionTree):
         raise InvalidTypeError(f"tree must be a PartitionTree or a Consensus, got {type(tree).__name__}")
+    heads = head_ids(heads)
+    roles = _checks.as_list(roles, "roles", "strings")
+    if not all(isinstance(role, str) for role in roles):
+        raise InvalidTypeError(f'roles must be strings, "" for a head without a role, got {roles!r}')
     if not len(heads) == len(roles) == plain.n_leaves:
         raise InvalidValueError(
             f"heads and roles must be one for each of the tree's {plain.n_leaves} leaves, got {len(heads)} and "

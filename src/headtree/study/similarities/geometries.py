@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import Float
 from torch import Tensor
 
 from headtree.geometry.combined_affinity import InputMatrices
@@ -15,6 +13,7 @@ from headtree.measures.similarity import from_organizations, head_similarity
 from headtree.models.view import ModelView
 from headtree.questionnaire.organize import organize
 from headtree.similarity.head_similarity import AttentionKind
+from headtree.study.similarities.candidate_kernels import candidate_kernels
 from headtree.study.similarities.evidence_networks import EvidenceNetwork
 from headtree.study.similarities.variants import VARIANTS, of_variant
 from headtree.tensor.attention_tensor import AttentionTensor
@@ -70,15 +69,7 @@ def _computed(
     if name == FUNCTION:
         return view.head_similarity(inputs=list(given)).inputs
     if name in VARIANTS:
-        found = head_similarity(atts, kind="attention")
-        function = view.head_similarity(inputs=list(given)).inputs.parts
-        return of_variant(VARIANTS[name], kernels_of(found.distance, function), found.affinity)
+        kernels = candidate_kernels(VARIANTS[name].weights.keys(), view, given, atts)
+        return of_variant(VARIANTS[name], kernels, head_similarity(atts, kind="attention").affinity)
     plain = {str(kind): kind for kind in PLAIN}
     return head_similarity(atts, kind=plain[name]).inputs
-
-
-def kernels_of(
-    hellinger: Float[np.ndarray, "input head head"], function: Float[np.ndarray, "2 input head head"]
-) -> dict[str, Float[np.ndarray, "input head head"]]:
-    """The kernels of variants: P, attention; S, its root, from Hellinger distances; V, values."""
-    return {"P": function[0], "S": 1 - hellinger**2, "V": function[1]}

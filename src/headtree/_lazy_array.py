@@ -1,0 +1,151 @@
+"""Arrays of which blocks are read or computed when they are needed, for what does not fit into memory."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headtree import _checks
+from headtree._memory import format_bytes
+from headtree.errors import InvalidValueError
+
+#: Indices along one axis: a range, or a list of them in any order.
+AxisIndex = slice | Int[np.ndarray, " _index"]
+
+#: Bytes of an array that are checked at a time.
+_CHECKED_AT_A_TIME = 1 << 26
+
+
+class LazyArray(ABC):
+    """An array that is not in memory: on disk, or the product of two factors."""
+
+    shape: tuple[int, ...]
+    dtype: Any  #: of numpy or torch
+    held: ClassVar[str]  #: in words, where the entries come from
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @abstractmethod
+    def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
+        """The entries at all combinations of the indices along each axis, as floating-point numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledBlocks:
+    """A lazy array as the questionnaire needs it: checked, divided by a power of two, and zero where missing.
+
+    It has the attributes of a tensor that describe one, and `block` in place of indexing.
+    """
+
+    source: LazyArray
+    missing: Bool[Tensor, "..."] | None  #: from `_checks.missing_entries`
+    exponent: int
+    device: torch.device
+    memory: float  #: bytes that blocks and what is made of them may take
+    shift: tuple[int, Float[Tensor, " slice"]] | None = None  #: an axis and what is subtracted from its slices
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(self.source.shape)
+
+    @property
+    def ndim(self) -> int:
+        return self.source.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        is_double = str(self.source.dtype).endswith("float64") or "int" in str(self.source.dtype)
+        return torch.float64 if is_double else torch.float32
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def numel(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    def block(self, *index: AxisIndex) -> Float[Tensor, "..."]:
+        """The entries at all combinations of the indices along each axis."""
+        values = self.source.read(index, self.device).to(self.dtype)
+        if self.shift is not None:
+            axis, means = self.shift
+            values = values - _along(means[_as_tensor_index(index[axis])], axis, self.ndim).to(values)
+        if self.missing is not None:
+            values = values.masked_fill(self._missing_block(index).to(self.device), 0)
+        return _checks.times_power_of_two(values, -self.exponent)
+
+    def shifted(self, axis: int, means: Float[Tensor, " slice"]) -> ScaledBlocks:
+        """The array minus a number for each slice along an axis, which is in units of the scaled values."""
+        return replace(self, shift=(axis, _checks.times_power_of_two(means.cpu().double(), self.exponent)))
+
+    def _missing_block(self, index: tuple[AxisIndex, ...]) -> Bool[Tensor, "..."]:
+        if self.missing is None:
+            return torch.zeros((1,) * self.ndim, dtype=torch.bool)
+        block = _checks.unshared(self.missing)
+        for axis, chosen in enumerate(index):
+            if block.shape[axis] > 1:
+                block = block[(slice(None),) * axis + (_as_tensor_index(chosen),)]
+        return block
+
+
+def blocks_along(
+    values: Tensor | ScaledBlocks, axis: int, step: int
+) -> Iterator[tuple[slice, Float[Tensor, "..."]]]:
+    """Blocks of `step` slices along an axis, each with where it is."""
+    for start in range(0, values.shape[axis], step):
+        where = slice(start, min(start + step, values.shape[axis]))
+        if isinstance(values, Tensor):
+            yield where, values.narrow(axis, start, where.stop - start)
+        else:
+            yield where, values.block(*[where if i == axis else slice(None) for i in range(values.ndim)])
+
+
+def taken(values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]) -> Float[Tensor, "..."]:
+    """Some slices along an axis."""
+    if isinstance(values, Tensor):
+        return values.index_select(axis, leaves.to(values.device))
+    chosen = leaves.cpu().numpy()
+    return values.block(*[chosen if i == axis else slice(None) for i in range(values.ndim)])
+
+
+def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memory: float) -> ScaledBlocks:
+    """`_checks.scaled_array` of a lazy array, from one pass over its blocks."""
+    missing = _checks.missing_entries(mask, name, x.shape)
+    blocks = ScaledBlocks(x, missing, 0, device, memory)
+    slice_bytes = blocks.dtype.itemsize * math.prod(x.shape[1:])
+    if 4 * slice_bytes > memory:
+        raise InvalidValueError(
+            f"memory must hold a block of {name}: one of its {x.shape[0]} slices, with what is computed from it, "
+            f"needs about {format_bytes(4 * slice_bytes)}, got {format_bytes(int(memory))}; raise memory, or use "
+            "fewer tokens"
+        )
+    largest = 0.0
+    for where, block in blocks_along(blocks, 0, max(1, min(_CHECKED_AT_A_TIME, int(memory / 4)) // slice_bytes)):
+        low, high = (float(value) for value in torch.aminmax(block))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise InvalidValueError(
+                f"{name} must be finite unless masked, got NaN or infinite entries in slices {where.start} to "
+                f"{where.stop - 1} of its first axis; mask them"
+            )
+        largest = max(largest, -low, high)
+    return replace(blocks, exponent=math.frexp(largest)[1])
+
+
+def _as_tensor_index(index: AxisIndex) -> slice | Int[Tensor, " _index"]:
+    return index if isinstance(index, slice) else torch.from_numpy(np.asarray(index, dtype=np.int64))
+
+
+def _along(numbers: Float[Tensor, " slice"], axis: int, n_axes: int) -> Float[Tensor, "..."]:
+    return numbers.reshape([-1 if i == axis else 1 for i in range(n_axes)])

@@ -1,0 +1,261 @@
+"""The workers of a Dask cluster.
+
+Arguments travel with their call, and results come back: workers need no file system in common with this machine.
+The scheduler gives the call of a worker that died to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+import warnings
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import Any, TypeVar
+
+import torch
+from distributed import Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
+from distributed.protocol import pickle as wire
+
+from headtree._version import __version__
+from headtree.errors import HeadtreeError, HeadtreeWarning
+from headtree.pipeline.workers import ClusterError
+from headtree.tensor.attention_tensor import AttentionTensor
+
+T = TypeVar("T")
+
+#: Seconds within which a scheduler must answer.
+_ANSWER = 5
+#: Seconds to wait for a first worker, or for another one if all are gone.
+_NO_WORKERS = 60
+#: Calls that are sent ahead for each worker: it need not wait for the next one.
+_AHEAD = 3
+
+_AGAIN = "finished work is saved; run the same command again to continue"
+
+
+@contextmanager
+def local_cluster(n: int) -> Iterator[str]:
+    """Start `n` worker processes on this machine, which share its threads; yields the scheduler's address."""
+    with (
+        _quiet(),
+        tempfile.TemporaryDirectory(prefix="headtree-dask-", ignore_cleanup_errors=True) as scratch,
+        LocalCluster(
+            n_workers=n,
+            threads_per_worker=max(1, torch.get_num_threads() // n),
+            processes=True,
+            dashboard_address=None,
+            local_directory=scratch,
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+    ):
+        yield str(cluster.scheduler_address)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[DaskWorkers]:
+    """The workers of a running scheduler, once each is known to have this version of headtree."""
+    with _quiet():
+        try:
+            with ThreadPoolExecutor(1) as aside:  # this thread may have an event loop already
+                aside.submit(asyncio.run, _answer(address)).result()
+            client = Client(address, timeout=_ANSWER, set_as_default=False)
+        except Exception as error:  # whatever another kind of server may answer
+            raise ClusterError(
+                f"no scheduler answers at {address} within {_ANSWER} seconds ({_first_line(error)}); start one "
+                "with dask scheduler, or check the address and the firewall"
+            ) from error
+        try:
+            workers = DaskWorkers(client, address)
+            workers.check()
+            yield workers
+        finally:
+            with suppress(Exception):  # a lost scheduler cannot be taken leave of
+                client.close(timeout=2)
+
+
+async def _answer(address: str) -> None:
+    """Return once a scheduler has answered; a client alone would wait for ever for a server that says nothing."""
+
+    async def identity() -> Any:
+        async with rpc(address, connection_args=Security().get_connection_args("client")) as scheduler:
+            return await scheduler.identity()
+
+    found = await asyncio.wait_for(identity(), _ANSWER)
+    if found.get("type") != "Scheduler":
+        raise ValueError(f"a {found.get('type')} answers there")
+
+
+class DaskWorkers:
+    """Workers that a scheduler knows; they may come and go."""
+
+    def __init__(self, client: Client, address: str) -> None:
+        self._client, self._address = client, address
+
+    @property
+    def n_workers(self) -> int:
+        """Number of workers now."""
+        return len(self._client.nthreads())
+
+    def sendable(self, att: AttentionTensor) -> AttentionTensor:
+        """The tensor with its values: workers may not see this machine's files."""
+        return att.load()
+
+    def check(self) -> None:
+        """Raise an error unless there are workers, all with this version of headtree."""
+        try:
+            self._client.wait_for_workers(1, timeout=_NO_WORKERS)
+        except TimeoutError:
+            raise self._no_workers() from None
+
+        def version() -> str | None:  # a nested function is sent as code: the worker may not have headtree
+            try:
+                from headtree._version import __version__
+            except ImportError:
+                return None
+            return __version__
+
+        for worker, found in self._client.run(version).items():
+            if found != __version__:
+                raise _unlike(worker, found)
+
+    def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """Make the calls on the workers, a few more at a time than there are workers."""
+        remaining = iter(calls)
+        pending: deque[Future[Any]] = deque()
+        try:
+            while True:
+                self._send(remaining, pending)
+                if not pending:
+                    return
+                found, notes = self._result(pending[0])
+                pending.popleft()
+                for note in notes:
+                    warnings.warn(note, HeadtreeWarning, stacklevel=2)
+                result = [found]
+                del found
+                yield result.pop()
+        finally:
+            if pending:
+                with suppress(Exception):
+                    self._client.cancel(list(pending), asynchronous=False)
+
+    def _send(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]]) -> None:
+        try:
+            most = _AHEAD * max(1, self.n_workers)
+            while len(pending) < most:
+                call = next(remaining, None)
+                if call is None:
+                    return
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="Sending large graph")  # on purpose: see above
+                    pending.append(self._client.submit(_sent(), wire.dumps(call), __version__, pure=False))
+        except (OSError, CancelledError) as error:
+            if isinstance(error, HeadtreeError):
+                raise
+            raise self._lost() from error
+
+    def _result(self, future: Future[Any]) -> tuple[Any, list[str]]:
+        """The result of a call and the warnings it gave."""
+        alone_since: float | None = None
+        with self._client.as_current():
+            while not future.done():
+                with suppress(TimeoutError):
+                    wait([future], timeout=1)
+                    break
+                alone_since = self._checked_health(alone_since)
+        try:
+            found: tuple[Any, list[str]] = future.result()
+            return found
+        except KilledWorker as error:
+            raise ClusterError(
+                f"four workers of {self._address} died one after the other at the same work, most likely for lack "
+                f"of memory; give each more memory or fewer threads; {_AGAIN}"
+            ) from error
+        except CancelledError as error:
+            raise self._lost() from error
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                f"a worker of {self._address} lacks the module {error.name}; install headtree {__version__} with "
+                f"the same extras on every worker; {_AGAIN}"
+            ) from error
+
+    def _checked_health(self, alone_since: float | None) -> float | None:
+        """Raise an error if the scheduler is lost or long without workers; returns since when it has none."""
+        if self._client.status != "running":
+            raise self._lost()
+        if self.n_workers:
+            return None
+        alone_since = time.monotonic() if alone_since is None else alone_since
+        if time.monotonic() - alone_since > _NO_WORKERS:
+            raise self._no_workers()
+        return alone_since
+
+    def _lost(self) -> ClusterError:
+        return ClusterError(f"the connection to the scheduler at {self._address} is lost; start it again; {_AGAIN}")
+
+    def _no_workers(self) -> ClusterError:
+        return ClusterError(
+            f"the scheduler at {self._address} has no workers; start some with: dask worker {self._address}"
+        )
+
+
+#: Models are watched while they run: a worker process makes one call at a time, whatever its number of threads.
+_ONE_AT_A_TIME = Lock()
+
+
+def _sent() -> Callable[[bytes, str], Any]:
+    """`_make_call` as a nested function, which is sent as code.
+
+    Everything slow, importing headtree and loading the model of a call, then happens in the thread that makes the
+    call. The worker can answer the scheduler meanwhile, which would otherwise give it up.
+    """
+
+    def make(call: bytes, version: str) -> Any:
+        from headtree.pipeline.dask_workers import _make_call
+
+        return _make_call(call, version)
+
+    return make
+
+
+def _make_call(call: bytes, version: str) -> tuple[Any, list[str]]:
+    """Make a call on a worker, with the threads of the worker; returns its result and headtree's warnings."""
+    worker = get_worker()
+    if version != __version__:
+        raise _unlike(worker.address, __version__, version)
+    with _ONE_AT_A_TIME, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", HeadtreeWarning)
+        torch.set_num_threads(worker.state.nthreads)
+        found = wire.loads(call)()
+    return found, [str(item.message) for item in caught if issubclass(item.category, HeadtreeWarning)]
+
+
+def _unlike(worker: str, found: str | None, wanted: str = __version__) -> ClusterError:
+    problem = "has no headtree" if found is None else f"has headtree {found}"
+    return ClusterError(
+        f"the worker {worker} {problem}, but this is version {wanted}; install the same version on every worker: "
+        f"pip install 'headtree[cluster]=={wanted}'"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log messages of Dask: what matters is raised as an error."""
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

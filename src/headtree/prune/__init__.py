@@ -1,0 +1,1 @@
+"""Which heads matter, and models without the others."""

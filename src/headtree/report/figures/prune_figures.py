@@ -1,0 +1,78 @@
+"""Figures of pruning: loss or accuracy against the share of heads removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headtree.prune.curve import PruneCurve
+from headtree.report.figures.style import CURVES, DASHES, GREY, MARKERS, new_figure, save, styled
+from headtree.report.words.prune_section import CALLED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The axis ends at so many times the increase of the best criterion at half of the heads, at least.
+_HEADROOM = 6
+
+
+def draw_prune(found: PruneCurve, folder: Path) -> tuple[str, ...]:
+    """Draw the curves into a folder; returns the names of the SVG files."""
+    names = []
+    for name, is_accuracy in (("prune_loss", False), ("prune_accuracy", True)):
+        if is_accuracy and not found.correct:
+            continue
+        save(prune_curves(found, accuracy=is_accuracy), folder, name)
+        names.append(f"{folder.name}/{name}.svg")
+    return tuple(names)
+
+
+@styled
+def prune_curves(found: PruneCurve, *, accuracy: bool = False) -> Figure:
+    """Increase of loss, or accuracy, against the share of heads removed, with bands of two standard errors.
+
+    Parameters
+    ----------
+    found : PruneCurve
+        What ``ht.prune_curve`` returns.
+    accuracy : bool
+        Whether to draw the share of inputs whose class is right.
+    """
+    figure = new_figure(6.4, 3.8)
+    axes = figure.subplots()
+    shares = 100 * found.counts / found.n_heads
+    table = found.table()
+    column, error = ("accuracy", "accuracy_error") if accuracy else ("increase", "increase_error")
+    others = [name for name in found.losses if name != "random"]
+    for i, name in enumerate([*others, *(["random"] if "random" in found.losses else [])]):
+        rows = table[table["criterion"] == name]
+        values, errors = rows[column].to_numpy(dtype=float), np.nan_to_num(rows[error].to_numpy(dtype=float))
+        is_random = name == "random"
+        color = GREY if is_random else CURVES[i % len(CURVES)]
+        dashes = DASHES[(i + i // len(CURVES)) % len(DASHES)]
+        axes.fill_between(shares, values - 2 * errors, values + 2 * errors, color=color, alpha=0.12, linewidth=0)
+        axes.plot(
+            shares, values, color=color, linestyle=dashes, marker=MARKERS[i % len(MARKERS)], markersize=3.5,
+            linewidth=1.3, label=CALLED[name],
+        )  # fmt: skip
+    axes.set_xlabel("heads removed (%)")
+    axes.set_ylabel("accuracy" if accuracy else f"increase of the {found.objective}")
+    axes.set_xlim(0, 100)
+    if not accuracy:
+        low, high = _limits(found)
+        axes.set_ylim(low, high)
+    axes.legend(frameon=False, fontsize=7, loc="lower left" if accuracy else "upper left")
+    return figure
+
+
+def _limits(found: PruneCurve) -> tuple[float, float]:
+    """Limits that show where criteria differ, rather than the loss of a network without any heads."""
+    half = found.step_at(0.5)
+    rises = {name: found.increase(name)[0] for name in found.losses}
+    at_half = [float(rise[half]) for rise in rises.values()]
+    highest = max(float(rise.max()) for rise in rises.values())
+    top = min(highest, max(_HEADROOM * min(at_half), 1.5 * max(at_half)))
+    margin = 0.04 * top
+    return min(0.0, *(float(rise.min()) for rise in rises.values())) - margin, top + margin

@@ -1,0 +1,154 @@
+"""Tensors that hold queries and keys, against those that hold all values."""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import headtree as ht
+from headtree.models.given_model import prepare
+from headtree.questionnaire import settings as limits
+from headtree.tensor.factored_array import FactoredArray, LayerFactors
+from tests.models import zoo
+
+CASES = [(name, part) for name, case in zoo.ALL.items() for part in case.parts]
+
+
+@functools.cache
+def model(name):
+    return zoo.ALL[name].build()
+
+
+@functools.cache
+def both(name, part, kind):
+    prepared = prepare(model(name), inputs=zoo.ALL[name].read(), kind=kind, part=part)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ht.HeadtreeWarning)
+        return prepared.run(), prepared.stored_as("factors").run()
+
+
+@pytest.mark.parametrize("kind", ["scores", "probs"])
+@pytest.mark.parametrize(("name", "part"), CASES)
+def test_factors_multiply_out_to_the_dense_values(name, part, kind):
+    for dense, factored in zip(*both(name, part, kind), strict=True):
+        theirs, ours = dense.block(), factored.block()
+        if dense.mask is not None:
+            assert torch.equal(dense.mask, factored.mask)
+            theirs, ours = theirs.masked_fill(dense.mask, 0), ours.masked_fill(dense.mask, 0)
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+        assert (dense.heads, dense.queries, dense.keys) == (factored.heads, factored.queries, factored.keys)
+        assert (dense.sinks is None) == (factored.sinks is None)
+
+
+def test_most_models_show_factors():
+    shown = {name for name, part in CASES for att in both(name, part, "scores")[1] if is_factored(att)}
+    assert len(shown) > len(zoo.ALL) / 2, sorted(set(zoo.ALL) - shown)
+
+
+def is_factored(att):
+    return isinstance(att.values, FactoredArray)
+
+
+def test_capture_stores_factors():
+    (att,) = ht.capture(
+        model("gpt2"), inputs={"input_ids": zoo.ALL["gpt2"].read()["input_ids"][:1]}, store="factors"
+    )
+    assert is_factored(att)
+    assert "as factors" in repr(att)
+
+
+def test_grouped_keys_are_held_once():
+    (_, (factored, *_)) = both("llama", None, "scores")
+    layer = factored.values.layers[0]
+    assert len(layer.key) < len(layer.query)
+
+
+def random_factors(n_heads=6, n_queries=24, n_keys=20, n_layers=2, seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: torch.from_numpy(rng.standard_normal(shape).astype(np.float32))  # noqa: E731
+    per_layer = n_heads // n_layers
+    return FactoredArray(
+        tuple(
+            LayerFactors(
+                draw(per_layer, n_queries, 4),
+                draw(1, n_keys, 4),
+                torch.zeros(per_layer, dtype=torch.int64),
+                scaling=0.5,
+                softcap=3.0 if i else None,
+                biases=(draw(per_layer, 1, n_keys),) if i else (),
+            )
+            for i in range(n_layers)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(1, 5), slice(None, None, 3), slice(2, 9)),
+        (3, slice(None), -1),
+        (Ellipsis, 4),
+        2,
+        (np.array([4, 0, 5, 0]), slice(None), slice(None)),
+        (slice(None, None, -1), slice(0, 2), slice(0, 2)),
+        (slice(0, 2), np.array([3, 1]), slice(None)),
+    ],
+)
+def test_any_index_is_that_of_the_whole(index):
+    factors = random_factors()
+    np.testing.assert_allclose(factors[index], np.asarray(factors)[index], atol=1e-6)
+
+
+def test_blocks_in_any_order():
+    factors, rng = random_factors(), np.random.default_rng(1)
+    index = [rng.permutation(n) for n in factors.shape]
+    ours = factors.read(tuple(index)).numpy()
+    np.testing.assert_allclose(ours, np.asarray(factors)[np.ix_(*index)], atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_organizing_factors_gives_the_trees_of_the_dense_tensor(masked, monkeypatch):
+    monkeypatch.setattr(limits, "EXACT_ENTRIES", 1000)
+    factors = random_factors()
+    mask = np.triu(np.ones((24, 20), bool), 1) if masked else None
+    lazy = ht.AttentionTensor.from_array(factors, mask=mask)
+    dense = ht.AttentionTensor.from_array(np.asarray(factors), mask=mask)
+    assert list(ht.organize(lazy, memory=3e4).trees) == list(ht.organize(dense).trees)
+    assert list(ht.organize(lazy.centred(), memory=3e4).trees) == list(ht.organize(dense.centred()).trees)
+
+
+def test_centred_factors_are_centred_scores():
+    factors = random_factors()
+    mask = np.triu(np.ones((24, 20), bool), 1)
+    lazy = ht.AttentionTensor.from_array(factors, mask=mask).centred()
+    dense = ht.AttentionTensor.from_array(np.asarray(factors), mask=mask).centred()
+    assert is_factored(lazy)
+    torch.testing.assert_close(
+        lazy.block().masked_fill(lazy.mask, 0), dense.block().masked_fill(dense.mask, 0), atol=1e-5, rtol=0
+    )
+
+
+def test_measures_read_factors():
+    (dense, *_), (factored, *_) = both("gpt2", None, "scores")
+    similar = [ht.head_similarity([att]).distance for att in (dense, factored)]
+    np.testing.assert_allclose(similar[0], similar[1], atol=1e-3)
+    entropies = [np.asarray(ht.head_entropy(att, ht.organize(dense))) for att in (dense, factored)]
+    np.testing.assert_allclose(entropies[0], entropies[1], rtol=1e-4)
+    assert "as factors" in repr(factored)
+
+
+def test_a_model_without_factors_says_so():
+    name = next(name for name, part in CASES if part is None and not is_factored(both(name, None, "scores")[1][0]))
+    prepared = prepare(model(name), inputs=zoo.ALL[name].read())
+    with pytest.warns(ht.HeadtreeWarning, match="not seen as products of queries and keys"):
+        assert not prepared.stored_as("factors").as_factors
+
+
+def test_wrong_ways_to_store():
+    prepared = prepare(model("gpt2"), inputs=zoo.ALL["gpt2"].read(), window=(0, 4))
+    with pytest.raises(ht.HeadtreeError, match="store='factors' needs kind='scores' or 'probs' and no window"):
+        prepared.stored_as("factors")
+    with pytest.raises(ht.HeadtreeError, match="store must be one of"):
+        prepared.stored_as("sparse")

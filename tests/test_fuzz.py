@@ -1,0 +1,23 @@
+"""A share of `make fuzz`."""
+
+import pytest
+
+from tools.fuzz import Case, drawn, problem, run
+
+
+def test_drawn_arrays_agree_with_the_literal_definitions():
+    assert run(40, seed=1).startswith("40 arrays")
+
+
+def test_a_broken_law_is_told(monkeypatch):
+    monkeypatch.setattr("tools.fuzz.oracles.tree_emd", lambda x, axis, *rest, **options: 1 + 0 * x[:1])
+    with pytest.raises(SystemExit, match="distances differ from the literal sum"):
+        run(20, seed=1)
+
+
+def test_a_case_is_drawn_from_its_number_alone():
+    first, again = drawn(0, 7), drawn(0, 7)
+    assert isinstance(first, Case)
+    assert first.x.tobytes() == again.x.tobytes()
+    assert first.settings == again.settings
+    assert problem(first) is None
