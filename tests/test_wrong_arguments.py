@@ -87,8 +87,23 @@ VALID = {
     "tree_distance": {"a": TREES[0], "b": TREES[0]},
     "tree_emd": {"x": X, "axis": 0, "trees": TREES},
 }
-#: Public functions whose arguments are runs or registered modules: they have tests of their own.
-ELSEWHERE = {"register_attention", "unregister_attention", "show", "write_report"}
+#: Public functions of runs, registered modules and pruned models: they have tests of their own.
+ELSEWHERE = {
+    "compare",
+    "head_importance",
+    "load_pruned",
+    "model_cost",
+    "perturbation_test",
+    "prune_curve",
+    "prune_heads",
+    "register_attention",
+    "save_pruned",
+    "show",
+    "token_relevance",
+    "unregister_attention",
+    "write_comparison",
+    "write_report",
+}
 
 WRONG = {
     "none": None,

@@ -6,12 +6,13 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headtree import _checks
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.models import facts
 from headtree.models.inputs import ModelInput
@@ -110,12 +111,11 @@ class PreparedInputs:
     def rows(self, i: int, sizes: tuple[int, int], ends_meet: bool = True) -> list[int]:
         """Positions of the chosen queries of input i, of a call of this size."""
         labels = token_labels(self, self.items[i], sizes, ends_meet)[0]
-        return chosen_queries(self.queries or (), labels, i)
+        return chosen_queries(() if self.queries is None else self.queries, labels, i)
 
     def stored_as(self, store: str) -> PreparedInputs:
         """The same inputs, with tensors that hold all values ("dense") or queries and keys ("factors")."""
-        if store not in get_args(Store):
-            raise InvalidValueError(f"store must be one of {get_args(Store)}, got {store!r}")
+        _checks.one_of(store, "store", Store)
         if store == "dense":
             return self
         is_whole = self.window == (slice(None), slice(None)) and self.queries is None and self.generate is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import reprlib
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -56,7 +57,10 @@ def _entries(queries: Any) -> list[Any]:
 
 
 def _is_query(entry: Any) -> bool:
-    return isinstance(entry, str) or hasattr(entry, "__index__")
+    try:
+        return isinstance(entry, str) or operator.index(entry) is not None
+    except TypeError:
+        return False
 
 
 def _positions(token: str, labels: Sequence[str], i: int) -> list[int]:
