@@ -33,7 +33,8 @@ MODEL = BertForMaskedLM(
         max_position_embeddings=16,
     )
 ).eval()
-INPUTS = [{"input_ids": torch.arange(8)[None]}]
+INPUTS = [{"input_ids": torch.arange(8)[None]}, {"input_ids": torch.arange(8, 16)[None]}]
+LABELS = [torch.arange(8), torch.arange(8)]
 
 #: A call that works, or fails for want of a file, for every public name that can be called.
 VALID = {
@@ -60,14 +61,14 @@ VALID = {
     "doubly_normalized": {"att": PROBS},
     "flexible_tree": {"affinity": AFFINITY},
     "frozen_networks": {"model": MODEL, "inputs": INPUTS},
-    "head_effects": {"model": MODEL, "inputs": INPUTS},
+    "head_effects": {"model": MODEL, "inputs": INPUTS, "labels": LABELS},
     "head_entropy": {"att": ATT, "org": ORG},
     "head_roles": {"atts": [PROBS]},
     "head_similarity": {"atts": [PROBS, PROBS]},
     "head_weights": {"model": MODEL, "inputs": INPUTS},
     "holder_exponent": {"f": X[0], "row_tree": TREES[1], "col_tree": TREES[2]},
     "induction": {"model": MODEL},
-    "interactions": {"model": MODEL, "groups": [[(0, 0), (0, 1)]], "inputs": INPUTS},
+    "interactions": {"model": MODEL, "groups": [[(0, 0), (0, 1)]], "inputs": INPUTS, "labels": LABELS},
     "load_bundled": {"name": "nothing"},
     "load_tensor": {"path": "nowhere"},
     "network_entropy": {"att": ATT, "org": ORG},
