@@ -1,0 +1,58 @@
+"""
+Induction heads and previous-token heads
+========================================
+
+An induction head looks for the earlier copy of the current token and attends to what came after it. It works together
+with a previous-token head in an earlier layer (Olsson et al. 2022). Does the bundled Transformer-XL have them?
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import headtree as ht
+
+network = ht.load_bundled("txl")
+found = ht.induction(network.model)
+names = [str(head) for head in found.heads]
+
+passages = [{"input_ids": item["input_ids"][:, :64]} for item in network.inputs[:6]]
+atts = ht.capture(network.model, inputs=passages, tokenizer=network.tokenizer, kind="probs")
+previous = ht.head_roles(atts).share["previous token"]
+
+# %%
+# Two properties make an induction head: it attends to what followed the earlier copy (prefix matching), and it raises the
+# logit of the token that it reads (copying). Colour: share of attention on the previous token in real text.
+
+figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+dots = axes.scatter(found.prefix_matching, found.copying, c=previous, cmap="viridis", s=24, vmin=0, vmax=1)
+for i in np.argsort(-found.prefix_matching)[:4]:
+    axes.annotate(names[i], (found.prefix_matching[i], found.copying[i]), xytext=(5, 3), textcoords="offset points")
+axes.set(xlabel="prefix matching", ylabel="copying")
+figure.colorbar(dots, label="previous token")
+
+# %%
+# The best of each kind, on a random sequence of 24 words that occurs twice.
+
+rng = np.random.default_rng(0)
+words = rng.choice(np.arange(100, 5000), 24, replace=False)
+twice = {"input_ids": torch.from_numpy(np.concatenate([words, words]))[None]}
+att = ht.capture(network.model, inputs=[twice], kind="probs")[0]
+figure, panels = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
+for axes, i, what in zip(
+    panels,
+    (int(np.argmax(previous)), int(np.argmax(found.prefix_matching))),
+    ("previous token", "induction"),
+    strict=True,
+):
+    axes.imshow(att.values[i], cmap="Greys", vmax=0.5, interpolation="none")
+    axes.set(title=f"{names[i]}: {what}", xlabel="key", ylabel="query")
+
+# %%
+# **How to read it.** On the left, one stripe right below the diagonal: each word attends to the word before it. On the
+# right, a second stripe 23 words below the diagonal, in the second copy only: each word attends to the word that came
+# after its first occurrence. Heads far to the right in the scatter plot do that; it takes both properties to copy.
+#
+# **What not to conclude.** This is a small network that was trained on little text, and its best induction head gives the
+# right word less than half of its attention. Random tokens also test a skill, not its use: on real text the same
+# head may do something else most of the time.
