@@ -73,7 +73,6 @@ sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_", "__repr__"),
     "backreferences_dir": "auto_gallery/backreferences",
     "doc_module": ("headtree",),
-    "reference_url": {"headtree": None},
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

@@ -23,6 +23,8 @@ ORDER = (
     "on_disk",
 )
 
+_shown: Any = None
+
 
 class ReadingOrder:
     """Sort key of examples: their position in `ORDER`."""
@@ -37,9 +39,11 @@ class ReadingOrder:
 
 def scrape(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
     """Save the value of a block's last line if it is a figure, as a notebook would show it."""
-    figure = block_vars["example_globals"].pop("___", None)
-    if not hasattr(figure, "_repr_png_"):
+    global _shown  # noqa: PLW0603  (sphinx-gallery leaves the value there until another block has one)
+    figure = block_vars["example_globals"].get("___")
+    if figure is _shown or not hasattr(figure, "_repr_png_"):
         return ""
+    _shown = figure
     path = next(block_vars["image_path_iterator"])
     Path(path).write_bytes(figure._repr_png_())
     return str(figure_rst([path], gallery_conf["src_dir"]))

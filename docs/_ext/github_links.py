@@ -1,7 +1,8 @@
-"""Links in Markdown pages that work on GitHub, turned into links of the site.
+"""Markdown pages as GitHub shows them, turned into pages of the site.
 
 On GitHub, a page links to the script of a gallery example; here it links to the page that the script makes. Files
-outside docs/ are not in the site, so links to them become plain text.
+outside docs/ are not in the site, so links to them become plain text. findings.md ends with long generated tables; the
+site has them on a page of their own.
 """
 
 import re
@@ -17,6 +18,16 @@ def turn_links(app: Sphinx, docname: str, source: list[str]) -> None:
     if app.env.doc2path(docname).endswith(".md"):
         text = _SCRIPT.sub(r"](auto_gallery/\1.rst)", source[0])
         source[0] = _OUTSIDE.sub(r"\1", text)
+    if docname == "findings":
+        source[0] = findings(source[0])[0]
+
+
+def findings(text: str) -> tuple[str, str]:
+    """findings.md up to the table of verdicts, and the tables behind it."""
+    before, _, block = text.partition("<!-- claims: begin -->")
+    verdicts, heading, tables = block.partition("\n### ")
+    link = "\n\nThe [tables behind the verdicts](reference/findings_tables.md) have every statistic and its interval.\n"
+    return before + verdicts.strip() + link, "# Tables behind the findings\n\n" + heading.strip() + " " + tables
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
