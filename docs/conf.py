@@ -1,7 +1,7 @@
 """Sphinx settings of the documentation; `make docs` builds it, without a network.
 
-The pages are docs/*.md. Two folders are written by the build and not stored: docs/reference (by _ext/reference_pages.py)
-and docs/auto_gallery (by sphinx-gallery, which runs docs/gallery/plot_*.py).
+The pages are docs/*.md. Two folders are written by the build and not stored: docs/reference, by
+_ext/reference_pages.py, and docs/auto_gallery, by sphinx-gallery, which runs docs/gallery/plot_*.py.
 """
 
 import os
@@ -10,6 +10,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
+# The processes that run examples import the same modules.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE / "_ext"), os.environ.get("PYTHONPATH"))))
 
 import headtree  # noqa: E402
 
@@ -37,7 +39,6 @@ exclude_patterns = [
     "gallery/*.rst",
     "gallery/*.py",
     "gallery/runs",
-
     "auto_gallery/*.ipynb",
     "auto_gallery/sg_execution_times.rst",
 ]
@@ -59,6 +60,7 @@ autodoc_typehints = "none"  # the docstrings have the types
 autodoc_class_signature = "separated"
 autodoc_default_options = {"members": True, "exclude-members": "__init__, __new__"}
 napoleon_google_docstring = False
+toc_object_entries = False  # names have headings
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -67,6 +69,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
     "filename_pattern": r"plot_",
+    "parallel": 2,
     "within_subsection_order": "gallery_figures.ReadingOrder",
     "image_scrapers": ("gallery_figures.scrape", "matplotlib"),
     "ignore_repr_types": r"matplotlib|StyledFigure",

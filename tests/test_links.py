@@ -1,4 +1,4 @@
-"""The documents: their links and anchors lead somewhere, their words are spelled right, and the reference is whole."""
+"""Links and anchors of the documents lead somewhere, words are spelled right, and the reference is whole."""
 
 import ast
 import re
@@ -29,7 +29,9 @@ def links(text):
 
 def anchors(document):
     """The anchor of each heading, as GitHub and MyST make it."""
-    headings = re.findall(r"^#+ +(.+?)\s*$", re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M), re.M)
+    headings = re.findall(
+        r"^#+ +(.+?)\s*$", re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M), re.M
+    )
     plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 

@@ -1,4 +1,4 @@
-"""What sphinx-gallery does not know of headtree: its figures do without pyplot, and examples have a reading order."""
+"""What sphinx-gallery does not know: headtree's figures do without pyplot, and examples have a reading order."""
 
 from pathlib import Path
 from typing import Any

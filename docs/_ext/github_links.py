@@ -1,8 +1,8 @@
 """Markdown pages as GitHub shows them, turned into pages of the site.
 
 On GitHub, a page links to the script of a gallery example; here it links to the page that the script makes. Files
-outside docs/ are not in the site, so links to them become plain text. findings.md ends with long generated tables; the
-site has them on a page of their own.
+outside docs/ are not in the site, so links to them become plain text. findings.md ends with long generated tables;
+the site has them on a page of their own.
 """
 
 import re
@@ -26,7 +26,9 @@ def findings(text: str) -> tuple[str, str]:
     """findings.md up to the table of verdicts, and the tables behind it."""
     before, _, block = text.partition("<!-- claims: begin -->")
     verdicts, heading, tables = block.partition("\n### ")
-    link = "\n\nThe [tables behind the verdicts](reference/findings_tables.md) have every statistic and its interval.\n"
+    link = (
+        "\n\nThe [tables](reference/findings_tables.md) behind these verdicts have every statistic and interval.\n"
+    )
     return before + verdicts.strip() + link, "# Tables behind the findings\n\n" + heading.strip() + " " + tables
 
 

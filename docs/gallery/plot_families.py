@@ -2,8 +2,8 @@
 Families of heads and what they look at
 =======================================
 
-A family is a group of heads that look alike, and that other inputs show again. This example finds the families of the
-bundled Transformer-XL and draws the mean attention of each.
+A family is a group of heads that look alike, and that other inputs show again. This example finds the families of
+the bundled Transformer-XL and draws the mean attention of each.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,8 @@ families = agreed.families()
 print(f"{len(families)} families with {families.coverage:.0%} of the heads")
 
 # %%
-# The mean over inputs shows what depends on the position of words; what depends on the words themselves averages out.
+# The mean over inputs shows what depends on the position of words; what depends on the words themselves averages
+# out.
 
 mean = torch.stack([att.values for att in atts]).nan_to_num().mean(dim=0)  # head, query, key
 n = len(families)
@@ -47,14 +48,16 @@ for number, heads in enumerate(families.folders):
 # compare them. And: would more passages help?
 
 figure, axes = plt.subplots(figsize=(5, 2.8), layout="constrained")
-axes.plot([step.n_inputs for step in agreed.growth], [step.support for step in agreed.growth], "o-", color="#35608d")
+axes.plot(
+    [step.n_inputs for step in agreed.growth], [step.support for step in agreed.growth], "o-", color="#35608d"
+)
 axes.set(xlabel="passages", ylabel="mean support of families", ylim=(0, 1))
 print(families.replication)
 
 # %%
-# **How to read it.** Each panel is what one family does: a stripe below the diagonal is the previous word, a first column
-# is the attention sink, a grey triangle is attention spread over everything before. A support of 1 means that every set of
-# passages shows exactly this group. The families are unequal in size because heads are.
+# **How to read it.** Each panel is what one family does: a stripe below the diagonal is the previous word, a first
+# column is the attention sink, a grey triangle is attention spread over everything before. A support of 1 means
+# that every set of passages shows exactly this group. The families are unequal in size because heads are.
 #
-# **What not to conclude.** At most eight families are chosen, disjoint and large; they are not *the* kinds of heads. Heads
-# outside of all families are not noise, they only change company from passage to passage.
+# **What not to conclude.** At most eight families are chosen, disjoint and large; they are not *the* kinds of
+# heads. Heads outside of all families are not noise, they only change company from passage to passage.

@@ -2,8 +2,9 @@
 Induction heads and previous-token heads
 ========================================
 
-An induction head looks for the earlier copy of the current token and attends to what came after it. It works together
-with a previous-token head in an earlier layer (Olsson et al. 2022). Does the bundled Transformer-XL have them?
+An induction head looks for the earlier copy of the current token and attends to what came after it. It works
+together with a previous-token head in an earlier layer (Olsson et al. 2022). Does the bundled Transformer-XL have
+them?
 """
 
 import matplotlib.pyplot as plt
@@ -21,8 +22,9 @@ atts = ht.capture(network.model, inputs=passages, tokenizer=network.tokenizer, k
 previous = ht.head_roles(atts).share["previous token"]
 
 # %%
-# Two properties make an induction head: it attends to what followed the earlier copy (prefix matching), and it raises the
-# logit of the token that it reads (copying). Colour: share of attention on the previous token in real text.
+# Two properties make an induction head: it attends to what followed the earlier copy (prefix matching), and it
+# raises the logit of the token that it reads (copying). Colour: share of attention on the previous token in real
+# text.
 
 figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
 dots = axes.scatter(found.prefix_matching, found.copying, c=previous, cmap="viridis", s=24, vmin=0, vmax=1)
@@ -49,10 +51,11 @@ for axes, i, what in zip(
     axes.set(title=f"{names[i]}: {what}", xlabel="key", ylabel="query")
 
 # %%
-# **How to read it.** On the left, one stripe right below the diagonal: each word attends to the word before it. On the
-# right, a second stripe 23 words below the diagonal, in the second copy only: each word attends to the word that came
-# after its first occurrence. Heads far to the right in the scatter plot do that; it takes both properties to copy.
+# **How to read it.** On the left, one stripe right below the diagonal: each word attends to the word before it. On
+# the right, a second stripe 23 words below the diagonal, in the second copy only: each word attends to the word
+# that came after its first occurrence. Heads far to the right in the scatter plot do that; it takes both properties
+# to copy.
 #
-# **What not to conclude.** This is a small network that was trained on little text, and its best induction head gives the
-# right word less than half of its attention. Random tokens also test a skill, not its use: on real text the same
-# head may do something else most of the time.
+# **What not to conclude.** This is a small network that was trained on little text, and its best induction head
+# gives the right word less than half of its attention. Random tokens also test a skill, not its use: on real text
+# the same head may do something else most of the time.

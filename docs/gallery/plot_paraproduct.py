@@ -2,9 +2,9 @@
 Softmax of a head, scale by scale
 =================================
 
-The paraproduct writes softmax(f) as a sum over scales of the query and key trees: terms of first and second order, a
-boundary, and a residual that is twice as smooth if f is smooth (theorems 1 and 2 of the Organized Attention paper). The sum
-is exact. Whether the residual is *small* is another matter.
+The paraproduct writes softmax(f) as a sum over scales of the query and key trees: terms of first and second order,
+a boundary, and a residual that is twice as smooth if f is smooth (theorems 1 and 2 of the Organized Attention
+paper). The sum is exact. Whether the residual is *small* is another matter.
 """
 
 import warnings
@@ -52,10 +52,10 @@ axes.axhline(0.25, color="grey", lw=0.8, ls="--")
 axes.set(xlabel="standard deviation of scores", ylabel="residual / softmax(f)", ylim=(0, 1))
 
 # %%
-# **How to read it.** Percentages are norms relative to softmax(f); the terms are not orthogonal and do not add up to 100.
-# “eq. (12) as printed” leaves the boundary out, “with boundary” is the whole approximation. Above the dashed line headtree
-# warns: the terms do not describe such a head.
+# **How to read it.** Percentages are norms relative to softmax(f); the terms are not orthogonal and do not add up
+# to 100. “eq. (12) as printed” leaves the boundary out, “with boundary” is the whole approximation. Above the
+# dashed line headtree warns: the terms do not describe such a head.
 #
-# **What not to conclude.** The theorem says that the residual is *smoother* than softmax(f), and that holds on all networks
-# tried. It does not say that the residual is small, and for heads that decide sharply it is not. See
+# **What not to conclude.** The theorem says that the residual is *smoother* than softmax(f), and that holds on all
+# networks tried. It does not say that the residual is small, and for heads that decide sharply it is not. See
 # :doc:`the findings </findings>`.

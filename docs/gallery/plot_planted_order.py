@@ -2,8 +2,8 @@
 A matrix with planted order
 ===========================
 
-Does it work? Take a matrix with known groups of rows and columns, shuffle it, add noise, and see whether the groups are
-found; then do the same with noise alone.
+Does it work? Take a matrix with known groups of rows and columns, shuffle it, add noise, and see whether the groups
+are found; then do the same with noise alone.
 """
 
 import matplotlib.pyplot as plt
@@ -28,8 +28,9 @@ org_of_noise = ht.organize_array(noise, names=("row", "column"))
 figures.organized_matrix(noise, org_of_noise, title="noise")
 
 # %%
-# How to tell them apart without knowing the answer: how few Haar coefficients describe the matrix, on the trees that were
-# found and on the same trees with shuffled leaves? Noise is not sparser on shuffled trees than on its own.
+# How to tell them apart without knowing the answer: how few Haar coefficients describe the matrix, on the trees
+# that were found and on the same trees with shuffled leaves? Noise is not sparser on shuffled trees than on its
+# own.
 
 figure, panels = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
 for axes, values, found, title in zip(panels, (x, noise), (org, org_of_noise), ("planted", "noise"), strict=True):
@@ -55,8 +56,8 @@ print(f"error of the noisy matrix {np.linalg.norm(x - clean) / np.linalg.norm(cl
 print(f"after denoising {np.linalg.norm(denoised - clean) / np.linalg.norm(clean):.2f}")
 
 # %%
-# **How to read it.** The planted blocks come back, and the curve of the found trees lies far below the shuffled one. Noise
-# has some apparent order as well, since trees are fitted to it; its two curves lie close together.
+# **How to read it.** The planted blocks come back, and the curve of the found trees lies far below the shuffled
+# one. Noise has some apparent order as well, since trees are fitted to it; its two curves lie close together.
 #
-# **What not to conclude.** A picture with blocks is no evidence. The distance between the two curves is, and so is the
-# same answer on a second measurement: see :doc:`structure or noise </noise>`.
+# **What not to conclude.** A picture with blocks is no evidence. The distance between the two curves is, and so is
+# the same answer on a second measurement: see :doc:`structure or noise </noise>`.

@@ -2,12 +2,13 @@
 Pruning, with evidence
 ======================
 
-Which heads can go? Rank them on some passages by several criteria, remove them step by step, and measure the loss on other
-passages. A criterion is worth something if it does better than removing heads at random.
+Which heads can go? Rank them on some passages by several criteria, remove them step by step, and measure the loss
+on other passages. A criterion is worth something if it does better than removing heads at random.
 """
 
-import headtree as ht
 from headtree.report.figures.prune_figures import prune_curves
+
+import headtree as ht
 
 network = ht.load_bundled("txl")
 passages = [{"input_ids": item["input_ids"][:, :48]} for item in network.inputs[:24]]
@@ -32,9 +33,9 @@ small = ht.prune_heads(network.model, order[: len(order) // 4], refit=passages[8
 print(ht.model_cost(network.model, small, inputs=passages[0], n_runs=3))
 
 # %%
-# **How to read it.** The band is two standard errors over passages. A curve below “random” is a criterion that knows
-# something. The three sets of passages are apart: one ranks heads, one refits, one measures the loss.
+# **How to read it.** The band is two standard errors over passages. A curve below “random” is a criterion that
+# knows something. The three sets of passages are apart: one ranks heads, one refits, one measures the loss.
 #
-# **What not to conclude.** Twenty-four short passages rank heads roughly, and a network that small has few heads to spare.
-# A head that can be removed *with others refitted* is not a head that did nothing. :doc:`/pruning` has the comparison of all
-# criteria on more text.
+# **What not to conclude.** Twenty-four short passages rank heads roughly, and a network that small has few heads to
+# spare. A head that can be removed *with others refitted* is not a head that did nothing. :doc:`/pruning` has the
+# comparison of all criteria on more text.

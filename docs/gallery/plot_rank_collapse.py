@@ -2,9 +2,9 @@
 Rank collapse, with and without skip connections
 ================================================
 
-Without skip connections and MLPs, the tokens of a transformer become alike very quickly: pure attention loses rank doubly
-exponentially with depth (Dong, Cordonnier and Loukas 2021). headtree removes skips and MLPs from any model's own
-code and measures what is left.
+Without skip connections and MLPs, the tokens of a transformer become alike very quickly: pure attention loses rank
+doubly exponentially with depth (Dong, Cordonnier and Loukas 2021). headtree removes skips and MLPs from any model's
+own code and measures what is left.
 """
 
 import matplotlib.pyplot as plt
@@ -21,8 +21,8 @@ residuals = {
 }
 
 # %%
-# The ViT: what is left of the differences between tokens after each layer, relative to the size of the tokens. Below
-# 1e-7 is rounding error.
+# The ViT: what is left of the differences between tokens after each layer, relative to the size of the tokens.
+# Below 1e-7 is rounding error.
 
 figures.depth_residual(residuals["ViT"])
 
@@ -36,11 +36,11 @@ axes.set(xlabel="depth", ylabel="relative residual", title="attention alone", yl
 axes.legend()
 
 # %%
-# **How to read it.** With attention alone, the ViT's tokens are equal to the last digit after five layers, and each layer
-# takes away more than the one before. Skip connections stop that; MLPs by themselves do not. The Transformer-XL falls far
-# more slowly. It may only look back, and uniform attention to all earlier words is a running mean, which leaves half of
-# the differences per layer.
+# **How to read it.** With attention alone, the ViT's tokens are equal to the last digit after five layers, and each
+# layer takes away more than the one before. Skip connections stop that; MLPs by themselves do not. The
+# Transformer-XL falls far more slowly. It may only look back, and uniform attention to all earlier words is a
+# running mean, which leaves half of the differences per layer.
 #
-# **What not to conclude.** Tokens that grow alike do not show that a model fails; real networks have skips, and then lose
-# little. And the bound of the paper, though true, exceeds 1 from the first layer on for these networks: the curves are
-# measured, not predicted. See :doc:`/depth`.
+# **What not to conclude.** Tokens that grow alike do not show that a model fails; real networks have skips, and
+# then lose little. And the bound of the paper, though true, exceeds 1 from the first layer on for these networks:
+# the curves are measured, not predicted. See :doc:`/depth`.

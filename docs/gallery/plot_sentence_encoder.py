@@ -45,10 +45,10 @@ row = sharpest.iloc[-1]
 figures.organized_head(atts[0], org, (int(row["layer"]), int(row["head"])))
 
 # %%
-# **How to read it.** The first layers have heads for the previous, the next and the same token; deeper layers look at
-# delimiters, where attention goes when there is nothing to do. A head that follows the text, with a stripe along the
-# diagonal, is clearer in the original order than in the organized one: the trees are shared by all heads.
+# **How to read it.** The first layers have heads for the previous, the next and the same token; deeper layers look
+# at delimiters, where attention goes when there is nothing to do. A head that follows the text, with a stripe along
+# the diagonal, is clearer in the original order than in the organized one: the trees are shared by all heads.
 #
-# **What not to conclude.** A role says where a head looks, not that the model needs it. In this model, heads that look
-# sharp change its sentence vectors *least* when they are ablated (rank correlation −0.17). Measure that with
+# **What not to conclude.** A role says where a head looks, not that the model needs it. In this model, heads that
+# look sharp change its sentence vectors *least* when they are ablated (rank correlation −0.17). Measure that with
 # `headtree.head_effects` before you call a head important.

@@ -3,8 +3,8 @@ Not attention: antibodies of 438 patients
 =========================================
 
 The method knows nothing of attention. This is a public data set that comes with the package tensorly: how strongly
-antibodies in 438 blood samples bind to six antigens of SARS-CoV-2, measured with eleven receptors (Zohar et al. 2020; Tan
-et al. 2021). A tenth of the entries is hidden, to see whether the order that is found predicts them.
+antibodies in 438 blood samples bind to six antigens of SARS-CoV-2, measured with eleven receptors (Zohar et al.
+2020; Tan et al. 2021). A tenth of the entries is hidden, to see whether the order that is found predicts them.
 """
 
 import matplotlib.pyplot as plt
@@ -65,9 +65,9 @@ print(f"mean over all samples {error(everyone):.2f}, over {len(share)} folders {
 print(f"over {len(share)} random groups {error(rng.permutation(folders)):.2f}")
 
 # %%
-# **How to read it.** Missing entries need no filling in: means and distances are taken over the entries that are there.
-# Folders of samples separate healthy people from patients, and entries that were hidden are predicted better by folders
-# than by chance groups of the same sizes. So the folders are in the data and not in the method.
+# **How to read it.** Missing entries need no filling in: means and distances are taken over the entries that are
+# there. Folders of samples separate healthy people from patients, and entries that were hidden are predicted better
+# by folders than by chance groups of the same sizes. So the folders are in the data and not in the method.
 #
-# **What not to conclude.** Folders follow the strength of the response first. They hardly tell severe from fatal cases,
-# and they are no diagnosis: the p-value says only that folders and status are not independent.
+# **What not to conclude.** Folders follow the strength of the response first. They hardly tell severe from fatal
+# cases, and they are no diagnosis: the p-value says only that folders and status are not independent.

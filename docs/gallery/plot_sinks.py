@@ -2,8 +2,8 @@
 Attention sinks
 ===============
 
-Many heads put most of their attention on one token that carries no meaning: a delimiter, or the first token. Such a sink
-is where attention goes when a head has nothing to do (Xiao et al. 2023). Here in the sentence encoder
+Many heads put most of their attention on one token that carries no meaning: a delimiter, or the first token. Such a
+sink is where attention goes when a head has nothing to do (Xiao et al. 2023). Here in the sentence encoder
 all-MiniLM-L6-v2.
 """
 
@@ -40,8 +40,8 @@ for att in atts:
 print(f"{len(heavy)} of {len(sink)} heads;", dict(sorted(counts.items(), key=lambda item: -item[1])[:6]))
 
 # %%
-# The strongest sink, and the same head after dividing by what keys receive (doubly normalised attention, Ding et al.
-# 2020), in which no key can outweigh all others.
+# The strongest sink, and the same head after dividing by what keys receive (doubly normalised attention, Ding et
+# al. 2020), in which no key can outweigh all others.
 
 head = int(sink.argmax())
 raw = atts[0].values[head]
@@ -52,9 +52,9 @@ for axes, values, title in zip(panels, (raw, divided), ("as it is", "doubly norm
     axes.set(title=f"{atts[0].heads[head]}, {title}", xlabel="key", ylabel="query")
 
 # %%
-# **How to read it.** A dark column is a token that everybody attends to. Sinks grow with depth here, and nearly all of
-# them are delimiters. What is left after normalising shows what the head would look at apart from the sink.
+# **How to read it.** A dark column is a token that everybody attends to. Sinks grow with depth here, and nearly all
+# of them are delimiters. What is left after normalising shows what the head would look at apart from the sink.
 #
-# **What not to conclude.** A sink does not make a head useless: it may work on a few tokens only and rest on all others.
-# Scores of sinks can be huge without any effect on the model. This is why headtree compares heads by probabilities, or by
-# scores without the constants that softmax cannot see.
+# **What not to conclude.** A sink does not make a head useless: it may work on a few tokens only and rest on all
+# others. Scores of sinks can be huge without any effect on the model. This is why headtree compares heads by
+# probabilities, or by scores without the constants that softmax cannot see.

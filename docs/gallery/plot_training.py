@@ -2,8 +2,8 @@
 A network through its training
 ==============================
 
-The bundled networks come in five stages: before training, after 2, 10 and 40 % of it, and trained. When do the heads of the
-Transformer-XL get their roles?
+The bundled networks come in five stages: before training, after 2, 10 and 40 % of it, and trained. When do the
+heads of the Transformer-XL get their roles?
 """
 
 import matplotlib.pyplot as plt
@@ -57,9 +57,10 @@ axes.set_xticks(range(1, 6), STAGES)
 axes.set(ylabel="confidence", ylim=(0, 1))
 
 # %%
-# **How to read it.** Before training, and after 2 % of it, attention is spread evenly, so no head has a role and all are
-# alike. Between 2 and 10 % of training nearly everything happens: heads become sharp and take up roles. After
-# that they change little, although the loss keeps falling.
+# **How to read it.** Before training, and after 2 % of it, attention is spread evenly, so no head has a role and
+# all are alike. Between 2 and 10 % of training nearly everything happens: heads become sharp and take up roles.
+# After that they change little, although the loss keeps falling.
 #
-# **What not to conclude.** Head 5 of layer 3 is not the same head before and after: nothing ties a role to a number, and a
-# second training would give it to another head. :doc:`plot_comparison` matches heads by how they relate to others instead.
+# **What not to conclude.** Head 5 of layer 3 is not the same head before and after: nothing ties a role to a
+# number, and a second training would give it to another head. :doc:`plot_comparison` matches heads by how they
+# relate to others instead.

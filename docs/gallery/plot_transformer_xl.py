@@ -2,8 +2,8 @@
 The heads of a Transformer-XL as a tree
 =======================================
 
-The bundled Transformer-XL has 16 layers of 8 heads and was trained on WikiText-2. On twenty passages of 64 words, which of
-its 128 heads look at the same words, in the same way?
+The bundled Transformer-XL has 16 layers of 8 heads and was trained on WikiText-2. On twenty passages of 64 words,
+which of its 128 heads look at the same words, in the same way?
 """
 
 import headtree as ht
@@ -15,8 +15,8 @@ atts = ht.capture(network.model, inputs=passages, tokenizer=network.tokenizer)
 agreed = ht.consensus(ht.head_similarity(atts))
 
 # %%
-# The root is at the centre, the heads are on the rim. The number on a folder is its support in percent: how much of the
-# folder other passages put together, beyond chance.
+# The root is at the centre, the heads are on the rim. The number on a folder is its support in percent: how much of
+# the folder other passages put together, beyond chance.
 
 figures.head_tree(agreed, atts[0].heads)
 
@@ -34,13 +34,13 @@ words = ht.describe_folders(agreed, atts[0].heads, roles)
 words[words["support"] > 0.5].head(10)
 
 # %%
-# **How to read it.** Colour is depth. Where a folder has one colour, its heads sit in neighbouring layers; where colours
-# mix, distant layers do the same thing. Dark dots are folders that other passages would show again. The table puts them
-# into words.
+# **How to read it.** Colour is depth. Where a folder has one colour, its heads sit in neighbouring layers; where
+# colours mix, distant layers do the same thing. Dark dots are folders that other passages would show again. The
+# table puts them into words.
 #
-# **What not to conclude.** A branch without a number is how these passages happened to fall. And heads that *look* alike
-# need not *do* alike: they may write different things about the words they look at. See
-# :doc:`which similarity for which question </similarities>`.
+# **What not to conclude.** A branch without a number is how these passages happened to fall. And heads that *look*
+# alike need not *do* alike: they may write different things about the words they look at. See :doc:`which
+# similarity for which question </similarities>`.
 
 families = agreed.families()
 print(f"{len(families)} families cover {families.coverage:.0%} of the heads")

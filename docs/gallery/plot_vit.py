@@ -2,8 +2,9 @@
 A vision transformer looks at an airplane
 =========================================
 
-The bundled ViT has 12 layers of 12 heads. It sees a picture as 14 × 14 patches and a class token. Which patches does it
-treat alike? The order of patches that headtree finds knows nothing of the picture: only of which patch attends to which.
+The bundled ViT has 12 layers of 12 heads. It sees a picture as 14 × 14 patches and a class token. Which patches
+does it treat alike? The order of patches that headtree finds knows nothing of the picture: only of which patch
+attends to which.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +19,8 @@ org = ht.organize(att)
 att
 
 # %%
-# Folders of patches, painted on the picture. Patches of one colour are attended to alike, by all 144 heads together.
+# Folders of patches, painted on the picture. Patches of one colour are attended to alike, by all 144 heads
+# together.
 
 
 def painted(tree, most):
@@ -43,13 +45,14 @@ structure = ht.head_entropy(att, org).raw
 figures.organized_head(att, org, int(structure.argmax()))
 
 # %%
-# **How to read it.** Patches of sky fall into a few large folders and patches of the airplane into others, although
-# neighbours in the picture were never said to be neighbours. Queries and keys have different trees: what a patch looks
-# for is not what it is looked at for. In the head below, a block of even colour means that all patches of one folder
-# attend to all patches of another in the same way, so a few numbers describe the head.
+# **How to read it.** The ground is one folder, the airplane another, its outline a third, and the sky with the
+# lettering falls into a few large ones, although nobody said which patches are neighbours. Queries and keys have
+# different trees: what a patch looks for is not what it is looked at for. In the head above, a block of even colour
+# means that all patches of one folder attend to all patches of another in the same way, so a few numbers describe
+# the head.
 #
-# **What not to conclude.** This is one picture. Any input gives trees, noise too. Whether *groups of heads* come back on
-# other pictures is another question, which :doc:`plot_families` asks; and ``org.status`` says that these trees had not
-# settled after three iterations, so small folders should not be given a meaning.
+# **What not to conclude.** This is one picture. Any input gives trees, noise too. Whether *groups of heads* come
+# back on other pictures is another question, which :doc:`plot_families` asks; and ``org.status`` says that these
+# trees had not settled after three iterations, so small folders should not be given a meaning.
 
 print(org.status)
