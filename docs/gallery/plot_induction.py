@@ -51,11 +51,11 @@ for axes, i, what in zip(
     axes.set(title=f"{names[i]}: {what}", xlabel="key", ylabel="query")
 
 # %%
-# **How to read it.** On the left, one stripe right below the diagonal: each word attends to the word before it. On
-# the right, a second stripe 23 words below the diagonal, in the second copy only: each word attends to the word
-# that came after its first occurrence. Heads far to the right in the scatter plot do that; it takes both properties
-# to copy.
+# **How to read it.** On the left, a stripe right below the diagonal: each word attends to the word before it. On the
+# right, the best candidate for induction. An induction head would have a second stripe 23 words below the diagonal, in
+# the second copy only. Here it is faint: the head gives the right word a sixth of its attention. So this network has
+# previous-token heads, and nothing that deserves to be called an induction head.
 #
-# **What not to conclude.** This is a small network that was trained on little text, and its best induction head
-# gives the right word less than half of its attention. Random tokens also test a skill, not its use: on real text
-# the same head may do something else most of the time.
+# **What not to conclude.** This is a small network that was trained on little text; larger language models do have
+# induction heads, and the same two lines find them: ``ht.induction(model)``. A head that passes this test has a skill
+# with random tokens. On real text it may do something else most of the time.
