@@ -6,6 +6,7 @@ the site has them on a page of their own.
 """
 
 import re
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -15,7 +16,7 @@ _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./[^)\s]+\)")
 
 def turn_links(app: Sphinx, docname: str, source: list[str]) -> None:
     """Rewrite the links of one page."""
-    if app.env.doc2path(docname).endswith(".md"):
+    if Path(app.env.doc2path(docname)).suffix == ".md":
         text = _SCRIPT.sub(r"](auto_gallery/\1.rst)", source[0])
         source[0] = _OUTSIDE.sub(r"\1", text)
     if docname == "findings":

@@ -30,7 +30,7 @@ for axes in panels.flat:
     axes.set_axis_off()
 for axes, heads, support in zip(panels.flat, families.folders, families.support, strict=False):
     pattern = mean[heads].mean(dim=0)[:32, :32]
-    axes.imshow(pattern, cmap="Greys", vmax=float(np.quantile(pattern, 0.98)), interpolation="none")
+    axes.imshow(pattern, cmap="Greys", vmax=float(np.quantile(pattern[8:], 0.98)), interpolation="none")
     axes.set_title(f"{len(heads)} heads, support {support:.2f}", fontsize=9)
 
 # %%
@@ -55,9 +55,10 @@ axes.set(xlabel="passages", ylabel="mean support of families", ylim=(0, 1))
 print(families.replication)
 
 # %%
-# **How to read it.** Each panel is what one family does: a stripe below the diagonal is the previous word, a first
-# column is the attention sink, a grey triangle is attention spread over everything before. A support of 1 means
-# that every set of passages shows exactly this group. The families are unequal in size because heads are.
+# **How to read it.** Each panel is what one family does, keys from left to right. A narrow stripe is the previous
+# word or the word itself, a broad one the words nearby; an even triangle is attention spread over everything
+# before. Streaks are words that happened to be at the same position: there the family follows words and not
+# positions. A support of 1 would mean that every set of passages shows exactly this group.
 #
 # **What not to conclude.** At most eight families are chosen, disjoint and large; they are not *the* kinds of
 # heads. Heads outside of all families are not noise, they only change company from passage to passage.

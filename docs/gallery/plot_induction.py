@@ -19,7 +19,7 @@ names = [str(head) for head in found.heads]
 
 passages = [{"input_ids": item["input_ids"][:, :64]} for item in network.inputs[:6]]
 atts = ht.capture(network.model, inputs=passages, tokenizer=network.tokenizer, kind="probs")
-previous = ht.head_roles(atts).share["previous token"]
+previous = ht.head_roles(atts).share["previous_token"]
 
 # %%
 # Two properties make an induction head: it attends to what followed the earlier copy (prefix matching), and it
@@ -51,11 +51,11 @@ for axes, i, what in zip(
     axes.set(title=f"{names[i]}: {what}", xlabel="key", ylabel="query")
 
 # %%
-# **How to read it.** On the left, a stripe right below the diagonal: each word attends to the word before it. On the
-# right, the best candidate for induction. An induction head would have a second stripe 23 words below the diagonal, in
-# the second copy only. Here it is faint: the head gives the right word a sixth of its attention. So this network has
-# previous-token heads, and nothing that deserves to be called an induction head.
+# **How to read it.** On the left, a stripe right below the diagonal: each word attends to the word before it. On
+# the right, the best candidate for induction. An induction head would have a second stripe 23 words below the
+# diagonal, in the second copy only. Here it is faint: the head gives the right word a sixth of its attention. So
+# this network has previous-token heads, and nothing that deserves to be called an induction head.
 #
 # **What not to conclude.** This is a small network that was trained on little text; larger language models do have
-# induction heads, and the same two lines find them: ``ht.induction(model)``. A head that passes this test has a skill
-# with random tokens. On real text it may do something else most of the time.
+# induction heads, and the same two lines find them: ``ht.induction(model)``. A head that passes this test has a
+# skill with random tokens. On real text it may do something else most of the time.

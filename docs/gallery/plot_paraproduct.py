@@ -29,18 +29,18 @@ def terms(head):
 
 some = np.arange(0, 144, 6)  # every sixth head
 residual = ht.paraproduct(scores[some], org.trees.query, org.trees.key, "softmax").relative_error
-flat, peaked = some[residual.argmin()], some[residual.argmax()]
+least, most = some[residual.argmin()], some[residual.argmax()]
 
 # %%
-# A flat head: the terms shown are nearly all of it.
+# Of every sixth head, the one with the smallest residual. Most of it is in the boundary, which eq. (12) leaves out.
 
 order = org.order("query"), org.order("key")
-figures.paraproduct_terms(terms(flat), *order, name=str(att.heads[flat]))
+figures.paraproduct_terms(terms(least), *order, name=str(att.heads[least]))
 
 # %%
-# A peaked head: nearly everything is in the residual.
+# The one with the largest: nearly everything is in the residual.
 
-figures.paraproduct_terms(terms(peaked), *order, name=str(att.heads[peaked]))
+figures.paraproduct_terms(terms(most), *order, name=str(att.heads[most]))
 
 # %%
 # Which heads are which? The residual grows with the size of the scores.

@@ -19,14 +19,14 @@ x = np.asarray(data.tensor)  # sample, antigen, receptor
 status = np.asarray(data.ticks[0])
 rng = np.random.default_rng(0)
 hidden = rng.random(x.shape) < 0.1
-seen = np.where(hidden, np.nan, x)  # nan is missing
-org = ht.organize_array(seen, names=("sample", "antigen", "receptor"))
+seen = np.where(hidden, np.nan, x)
+org = ht.organize_array(x, mask=hidden, names=("sample", "antigen", "receptor"))
 print(x.shape, f"{hidden.mean():.0%} hidden;", org.status)
 
 # %%
 # Samples and receptors for one antigen, the spike protein S; grey entries are hidden.
 
-spike = ht.organize_array(seen[:, 0], names=("sample", "receptor"))
+spike = ht.organize_array(x[:, 0], mask=hidden[:, 0], names=("sample", "receptor"))
 figures.organized_matrix(seen[:, 0], spike, title="S", unit="log titer", labels=(status, data.ticks[2]))
 
 # %%

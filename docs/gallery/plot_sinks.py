@@ -52,10 +52,10 @@ for axes, values, title in zip(panels, (raw, divided), ("as it is", "doubly norm
     axes.set(title=f"{atts[0].heads[head]}, {title}", xlabel="key", ylabel="query")
 
 # %%
-# **How to read it.** A dark column is a token that everybody attends to. In this model it is ``[CLS]``, in layers 1 to
-# 4; the first and the last layer have no strong sink. Divided by what keys receive, the head shows what it looks at
-# apart from the sink: a stripe along the diagonal, each word at itself and its neighbours.
+# **How to read it.** A dark column is a token that everybody attends to. In this model it is ``[CLS]``, in layers 1
+# to 4; the first and the last layer have no strong sink. Divided by what keys receive, the head shows what it looks
+# at apart from the sink: a stripe along the diagonal, each word at itself and its neighbours.
 #
 # **What not to conclude.** A sink does not make a head useless: it may work on a few tokens only and rest on all
-# others, as this one does. Scores of sinks can be huge without any effect on the model. This is why headtree compares
-# heads by probabilities, or by scores without the constants that softmax cannot see.
+# others, as this one does. Scores of sinks can be huge without any effect on the model. This is why headtree
+# compares heads by probabilities, or by scores without the constants that softmax cannot see.

@@ -29,7 +29,7 @@ figures.head_map(coordinates, atts[0].heads, title="looks alike")
 # %%
 # What do the folders with support have in common? Roles say what most of a head's attention goes to.
 
-roles = ht.head_roles(atts)
+roles = ht.head_roles(atts).names
 words = ht.describe_folders(agreed, atts[0].heads, roles)
 words[words["support"] > 0.5].head(10)
 
