@@ -30,7 +30,8 @@ def findings(text: str) -> tuple[str, str]:
     link = (
         "\n\nThe [tables](reference/findings_tables.md) behind these verdicts have every statistic and interval.\n"
     )
-    return before + verdicts.strip() + link, "# Tables behind the findings\n\n" + heading.strip() + " " + tables
+    behind = re.sub(r"^#(#+ )", r"\1", heading + tables, flags=re.M)  # a page of its own: one level up
+    return before + verdicts.strip() + link, "# Tables behind the findings\n" + behind
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -28,9 +28,11 @@ previous = ht.head_roles(atts).share["previous_token"]
 
 figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
 dots = axes.scatter(found.prefix_matching, found.copying, c=previous, cmap="viridis", s=24, vmin=0, vmax=1)
-for i in np.argsort(-found.prefix_matching)[:4]:
-    axes.annotate(names[i], (found.prefix_matching[i], found.copying[i]), xytext=(5, 3), textcoords="offset points")
-axes.set(xlabel="prefix matching", ylabel="copying")
+best = int(np.argmax(found.prefix_matching))
+axes.annotate(
+    names[best], (found.prefix_matching[best], found.copying[best]), xytext=(-10, -14), textcoords="offset points"
+)
+axes.set(xlabel="prefix matching", ylabel="copying", xlim=(-0.02, 1), ylim=(-0.1, 1))
 figure.colorbar(dots, label="previous token")
 
 # %%
@@ -43,18 +45,19 @@ att = ht.capture(network.model, inputs=[twice], kind="probs")[0]
 figure, panels = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
 for axes, i, what in zip(
     panels,
-    (int(np.argmax(previous)), int(np.argmax(found.prefix_matching))),
-    ("previous token", "induction"),
+    (int(np.argmax(previous)), best),
+    ("previous token", "closest to induction"),
     strict=True,
 ):
     axes.imshow(att.values[i], cmap="Greys", vmax=0.5, interpolation="none")
     axes.set(title=f"{names[i]}: {what}", xlabel="key", ylabel="query")
 
 # %%
-# **How to read it.** On the left, a stripe right below the diagonal: each word attends to the word before it. On
-# the right, the best candidate for induction. An induction head would have a second stripe 23 words below the
-# diagonal, in the second copy only. Here it is faint: the head gives the right word a sixth of its attention. So
-# this network has previous-token heads, and nothing that deserves to be called an induction head.
+# **How to read it.** An induction head would be in the upper right corner of the first picture, and none is near
+# it. On the left below, a stripe right under the diagonal: each word attends to the word before it. On the right,
+# the head that comes closest. Induction would be a second stripe 23 words below the diagonal, in the second copy
+# only; there is hardly a trace of it, and the head gives the right word 15 % of its attention. So this network has
+# previous-token heads, and nothing that deserves to be called an induction head.
 #
 # **What not to conclude.** This is a small network that was trained on little text; larger language models do have
 # induction heads, and the same two lines find them: ``ht.induction(model)``. A head that passes this test has a
