@@ -53,7 +53,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
-nb_merge_streams = True
+nb_output_stderr = "remove"  # of tqdm, which misses widgets
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings have the types
