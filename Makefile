@@ -36,7 +36,7 @@ demo: $(STAMP)
 # Examples whose script has not changed are not run again, and runs in docs/gallery/runs are read.
 docs: $(DOCS_STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/test_documents.py tests/test_docstrings.py tests/test_links.py
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 docs-fresh:
 	rm -rf docs/_build docs/auto_gallery docs/reference docs/gallery/runs
