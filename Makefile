@@ -35,7 +35,7 @@ demo: $(STAMP)
 
 # Examples whose script has not changed are not run again, and runs in docs/gallery/runs are read.
 docs: $(DOCS_STAMP)
-	$(BIN)/python -m pytest -q -n $(WORKERS) tests/test_documents.py tests/test_docstrings.py tests/test_links.py
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/test_documents.py tests/test_docstrings.py tests/test_links.py
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 docs-fresh:
