@@ -66,8 +66,8 @@ GROUPS = {
             ),
             "tree_emd": Entry(_section(4, "eq. (15) and (16) of [OA]"), "organize diffusion_map"),
             "tree_distance": Entry("", "PartitionTree tree_agreement"),
-            "tree_conditioning": Entry(_section(5), "TreeConditioning tree_distance organize"),
-            "TreeConditioning": Entry(_section(5), "tree_conditioning"),
+            "tree_conditioning": Entry(_section(3), "TreeConditioning tree_distance organize"),
+            "TreeConditioning": Entry(_section(3), "tree_conditioning"),
             "tree_agreement": Entry(
                 "adjusted mutual information, Vinh, Epps and Bailey 2010; " + _DIAGNOSTICS,
                 "TreeAgreement tree_distance describe_folders",
