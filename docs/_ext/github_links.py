@@ -17,8 +17,9 @@ _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./[^)\s]+\)")
 def turn_links(app: Sphinx, docname: str, source: list[str]) -> None:
     """Rewrite the links of one page."""
     if Path(app.env.doc2path(docname)).suffix == ".md":
-        text = _SCRIPT.sub(r"](auto_gallery/\1.rst)", source[0])
-        source[0] = _OUTSIDE.sub(r"\1", text)
+        source[0] = _SCRIPT.sub(r"](auto_gallery/\1.rst)", source[0])
+        if "/" not in docname:
+            source[0] = _OUTSIDE.sub(r"\1", source[0])
     if docname == "findings":
         source[0] = findings(source[0])[0]
 

@@ -10,10 +10,10 @@ exceeds.
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 import headtree as ht
+from headtree.report import figures
 
 network = ht.load_bundled("txl")
 att = ht.capture(network.model, inputs=network.inputs[:1], tokenizer=network.tokenizer, layers=range(8))[0]
@@ -38,12 +38,7 @@ for axis in whole.names:
 # %%
 # Only the head that is drawn is read from disk.
 
-order = by_blocks.order("query"), by_blocks.order("key")
-head = stored.take("L4H0").load().values[0].numpy()
-figure, panels = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
-for axes, values, title in zip(panels, (head, head[np.ix_(*order)]), ("original order", "organized"), strict=True):
-    axes.imshow(values, cmap="RdBu_r", interpolation="none")
-    axes.set(title=f"L4H0, {title}", xticks=[], yticks=[])
+figures.organized_head(stored, by_blocks, "L4H0")
 
 # %%
 # **How to read it.** Reading by blocks changes when a number is read, not which numbers are added up, so the trees
