@@ -175,6 +175,25 @@ GROUPS = {
             "Interactions": Entry("", "interactions"),
         },
     ),
+    "pruning": Group(
+        "Pruning",
+        "Rank heads, remove them, and measure what is lost.",
+        {
+            "head_importance": Entry(":doc:`/pruning`", "HeadImportance prune_curve head_effects"),
+            "HeadImportance": Entry(":doc:`/pruning`", "head_importance"),
+            "prune_heads": Entry(
+                ":doc:`/pruning`. With ``refit``:"
+                + r" :math:`\min_{W, b} \tfrac1n \|ZW + b - (X^{whole} - X)\|^2 + \lambda \|W - W_O\|^2`",
+                "head_importance save_pruned model_cost",
+            ),
+            "prune_curve": Entry(":doc:`/pruning`", "PruneCurve head_importance"),
+            "PruneCurve": Entry(":doc:`/pruning`", "prune_curve"),
+            "model_cost": Entry(":doc:`/pruning`", "ModelCost prune_heads"),
+            "ModelCost": Entry(":doc:`/pruning`", "model_cost"),
+            "save_pruned": Entry(":doc:`/pruning`", "load_pruned prune_heads"),
+            "load_pruned": Entry(":doc:`/pruning`", "save_pruned"),
+        },
+    ),
     "depth": Group(
         "Depth",
         "How fast tokens become alike, and what paths through the layers carry.",

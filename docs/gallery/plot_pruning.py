@@ -6,9 +6,8 @@ Which heads can go? Rank them on some passages by several criteria, remove them 
 on other passages. A criterion is worth something if it does better than removing heads at random.
 """
 
-from headtree.report.figures.prune_figures import prune_curves
-
 import headtree as ht
+from headtree.report.figures.prune_figures import prune_curves
 
 network = ht.load_bundled("txl")
 passages = [{"input_ids": item["input_ids"][:, :48]} for item in network.inputs[:24]]
