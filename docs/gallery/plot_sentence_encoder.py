@@ -33,7 +33,7 @@ heads = found.heads
 figures.head_grid(heads["confidence"], atts[0].heads, "confidence")
 
 # %%
-# Three heads with a role, on the first passage.
+# The sharpest head of each role, and the sharpest of all on the first passage.
 
 sharpest = heads[heads["role"] != ""].sort_values("confidence").groupby("role").tail(1)
 sharpest[["layer", "head", "role", "confidence"]]
@@ -45,9 +45,10 @@ row = sharpest.iloc[-1]
 figures.organized_head(atts[0], org, (int(row["layer"]), int(row["head"])))
 
 # %%
-# **How to read it.** The first layers have heads for the previous, the next and the same token; deeper layers look
-# at delimiters, where attention goes when there is nothing to do. A head that follows the text, with a stripe along
-# the diagonal, is clearer in the original order than in the organized one: the trees are shared by all heads.
+# **How to read it.** A third of the heads rest on the first token, ``[CLS]`` (:doc:`plot_sinks`). A few follow
+# positions: L0H2 gives the previous token all of its attention, and a head of layer 1 looks at the next one. Such a
+# head, with stripes along the diagonal, is clearer in the original order than in the organized one: the trees are
+# shared by all heads.
 #
 # **What not to conclude.** A role says where a head looks, not that the model needs it. In this model, heads that
 # look sharp change its sentence vectors *least* when they are ablated (rank correlation −0.17). Measure that with
