@@ -43,7 +43,9 @@ found.table()
 # %%
 # **How to read it.** Heads are matched by how they relate to the other heads of their own network, so neither their
 # number nor their order has to agree. An aspect far to the right of 1 is a difference between the networks; one
-# near 1 is no more than other inputs would make.
+# near 1 is no more than other inputs would make. These two differ in nearly everything, most in how much attention
+# goes to one key: many heads of the BERT rest on ``[CLS]`` (:doc:`plot_sinks`), those of the Transformer-XL have no
+# sink. They do not differ in the shape of their trees, nor in how regular their heads are.
 #
 # **What not to conclude.** A difference is not a cause: these networks differ in task, data, size and masks at
 # once. To see what training does, compare checkpoints of one network, head by head: ``headtree compare
