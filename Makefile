@@ -1,6 +1,8 @@
 # make test      makes the environment, then runs every check: lint, types, imports, tests, benchmarks on tiny inputs
 # make demo      makes the environment, then organizes two trained networks: open runs/demo-vit/report.html
 # make lint      formatting, types and who may import whom
+# make docs      runs every code block of the documents, then builds the site: open docs/_build/html/index.html
+# make docs-fresh  the same from nothing: every example runs again
 # make bench     the benchmarks behind docs/performance.md
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
@@ -15,8 +17,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 STAMP  := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: findings similarities tokens sweep test lint demo bench fuzz kills mutants clean
+.PHONY: findings similarities tokens sweep test lint demo docs docs-fresh bench fuzz kills mutants clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	$(BIN)/python -m benchmarks --check
@@ -29,6 +32,15 @@ lint: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/headtree demo
+
+# Examples whose script has not changed are not run again, and runs in docs/gallery/runs are read.
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/test_documents.py tests/test_docstrings.py tests/test_links.py
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+docs-fresh:
+	rm -rf docs/_build docs/auto_gallery docs/reference docs/gallery/runs
+	$(MAKE) docs
 
 # The paper's claims on the bundled networks and a pretrained BERT; takes ten to fifteen minutes.
 findings: $(STAMP)
@@ -66,5 +78,9 @@ $(STAMP): pyproject.toml packages/headtree-networks/pyproject.toml constraints.t
 	$(BIN)/python -m headtree.pipeline.compile_kernels
 	touch $@
 
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/_build docs/auto_gallery docs/reference
