@@ -182,7 +182,7 @@ CALLS = {
     ),
     "no input": (lambda: ht.head_similarity([]), "at least one AttentionTensor, got none"),
     "arrays": (lambda: ht.head_similarity([scores()]), r"wrap an array with AttentionTensor\.from_array"),
-    "a kind that is unknown": (lambda: ht.head_similarity(ATT, "hellinger"), r"kind must be one of \('attention', "),
+    "a kind that is unknown": (lambda: ht.head_similarity(ATT, "hellinger"), r"kind must be one of \('attention'"),
     "values that tensors lack": (
         lambda: ht.head_similarity(ATT, "function"),
         r"tensors hold no values; pass the model: ht\.ModelView\(model\)\.head_similarity\(texts=",

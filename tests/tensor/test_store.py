@@ -79,9 +79,7 @@ def test_xarray_opens_it_with_names(tmp_path):
             data["attention"].sel(head="L2H0").values[0], np.where(mask, 0, att.values)[2]
         )
         np.testing.assert_array_equal(data["mask"].values[0], mask)
-        in_layer = (
-            data["layer"].compute() == 2
-        )  # xarray does not index with arrays of dask, where that is installed
+        in_layer = data["layer"].compute() == 2  # xarray does not index with arrays of dask, if it is installed
         assert data["attention"].where(in_layer, drop=True).sizes["head"] == 2
         assert data.attrs["kind"] == "probs"
 
