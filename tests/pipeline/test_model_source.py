@@ -9,6 +9,7 @@ from headtree.pipeline.make_run import make_run
 from headtree.pipeline.model_source import ModelSource
 from headtree.pipeline.sources import TensorSource
 from headtree.runs.folder import OtherSettingsError
+from headtree.runs.record import signed
 from tests.runs.examples import QUICK
 
 
@@ -56,12 +57,17 @@ def test_inputs_run_alone_unless_a_batch_size_is_given(folder, text, monkeypatch
     )
     given = {"model": str(folder), "text": text, "inputs": 5, "tokens": 12}
     alone, together = ModelSource(**given).begin(), ModelSource(**given, batch_size=2).begin()
-    for i in range(5):
-        expected = alone.tensor(i).values
-        torch.testing.assert_close(together.tensor(i).values, expected, rtol=1e-5, atol=1e-6)
+    captured = {
+        name: [att for batch in capture.batches() for att in capture.only(batch).tensors()]
+        for name, capture in (("alone", alone), ("together", together))
+    }
+    for expected, found in zip(captured["alone"], captured["together"], strict=True):
+        torch.testing.assert_close(found.values, expected.values, rtol=1e-5, atol=1e-6)
     assert sorted(batches) == [1] * 6 + [2] * 2
     last = ModelSource(**given, batch_size=2).begin()
-    assert torch.equal(last.tensor(3).values, together.tensor(3).values)  # in whatever order, as after a stop
+    (again,) = (batch for batch in last.batches() if 3 in batch)
+    first_of_batch = last.only(again).tensors()[0]  # in whatever order, as after a stop
+    assert torch.equal(first_of_batch.values, captured["together"][again[0]].values)
 
 
 def test_a_run_made_before_settings_were_renamed_says_so(folder, text, tmp_path):
@@ -70,7 +76,7 @@ def test_a_run_made_before_settings_were_renamed_says_so(folder, text, tmp_path)
     record = json.loads(path.read_text())
     settings = record["settings"]["source"]
     settings["batches"] = settings.pop("inputs")
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(signed(record)))
     with pytest.raises(OtherSettingsError, match=r"another version.*there: batches; only here: inputs.*--force"):
         made(source, tmp_path / "run")
     assert ht.open_run(tmp_path / "run").n_inputs == 2

@@ -124,8 +124,9 @@ def _markov(
     g = torch.ldexp(torch.ldexp(g, torch.tensor(-(exponent // 2))), torch.tensor(exponent // 2 - exponent))
     r = g.sum(dim=1)
     isolated = r == 0
-    g.diagonal()[isolated] += 1  # give an isolated point an affinity with itself
-    r[isolated] = 1
+    own = math.ldexp(1.0, max(-1000, min(-exponent, 1000)))  # an isolated point has affinity 1 with itself
+    g.diagonal()[isolated] = own
+    r[isolated] = own
     p = g.div_(r[:, None]).div_(r[None, :])
     s = p.sum(dim=1).sqrt()
     chain = p.div_(s[:, None]).div_(s[None, :])
