@@ -1,3 +1,4 @@
+import json
 import math
 import shutil
 
@@ -8,7 +9,7 @@ from scipy.stats import wasserstein_distance
 import headtree as ht
 from headtree.comparison.aspects import aspects_of
 from headtree.comparison.compare_networks import compare_profiles
-from headtree.runs.record import NotARunError
+from headtree.runs.record import NotARunError, signed
 from tests.comparison.networks import made, profile, reordered, tensors, weights
 
 INPUTS, OTHERS = range(6), range(100, 106)
@@ -188,7 +189,7 @@ def copied(run, folder, old, new):
     shutil.copytree(run.path, folder)
     text = (folder / "run.json").read_text()
     assert old in text
-    (folder / "run.json").write_text(text.replace(old, new))
+    (folder / "run.json").write_text(json.dumps(signed(json.loads(text.replace(old, new)))))
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.pipeline.make_run import Measures, make_run
-from headtree.pipeline.sources import TensorSource
+from headtree.pipeline.sources import TensorCapture, TensorSource
 from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, writing_run
 from headtree.runs.record import NotARunError, signed
 from tests.runs.examples import QUICK, small_run, tensors
@@ -155,23 +155,19 @@ def test_a_system_that_refuses_to_write(tmp_path, monkeypatch, code, remedy):
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path):
+    class Interrupted(TensorCapture):
+        def tensors(self):
+            raise KeyboardInterrupt
+
+    class Stopping(TensorCapture):
+        def only(self, numbers):
+            some = super().only(numbers)
+            return Interrupted(some.model, some.inputs, some.own) if 1 in numbers else some
+
     class Impatient(TensorSource):
         def begin(self):
             ready = super().begin()
-            atts = list(ready.tensors)
-
-            class Stopping:
-                model, inputs, notes = ready.model, ready.inputs, ready.notes
-
-                def tensor(self, i):
-                    if i == 1:
-                        raise KeyboardInterrupt
-                    return atts[i]
-
-                def sample(self, i):
-                    return None
-
-            return Stopping()
+            return Stopping(ready.model, ready.inputs, ready.own)
 
     with pytest.raises(KeyboardInterrupt):
         make_run(Impatient(tensors(2)), tmp_path / "run", measures=QUICK, draw=False)
