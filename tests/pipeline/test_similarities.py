@@ -37,7 +37,7 @@ def test_scores_are_organized_and_measured_without_constants_of_rows_unless_raw(
     ("kind", "options", "message"),
     [
         ("scores", {"similarity": "function"}, "needs the model, but this run is made from tensors"),
-        ("scores", {"similarity": "hellinger"}, "kind must be one of 'attention'"),
+        ("scores", {"similarity": "hellinger"}, "kind must be one of \\('attention'"),
         ("probs", {"raw": True}, "raw is about scores, but this run is of kind 'probs'; leave it out"),
     ],
 )

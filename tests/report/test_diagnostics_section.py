@@ -43,8 +43,8 @@ def test_roles_families_and_what_the_tree_knows(example):
     ]
     families = [row[1] for row in next(table for caption, table in tables.items() if "Families" in caption).rows]
     assert sorted(families) == [
+        "4 heads, layers 0-2",
         "4 heads, layers 0-2, first token",
-        "4 heads, layers 0-2, no role",
         "4 heads, layers 0-2, previous token",
     ]
     assert "predict roles better than chance" in content.text[1]
