@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedCalls, is_call, traced_calls
 from headtree.models.graph.forward_graph import SOFTMAX, Kept, Position, Ref, Trace, trace
-from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
+from headtree.models.graph.projections import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
 from headtree.models.graph.zeroed_heads import projection_without, reported_probs
 from headtree.models.inputs import ModelInput, join

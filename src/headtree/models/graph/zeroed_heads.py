@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headtree.models.graph.forward_graph import Graph, Ref, Trace
-from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
+from headtree.models.graph.projections import OutputProjection, ProjectionFinder, entering_projection
 
 
 def projection_without(graph: Graph, probs: Ref, n_heads: int) -> OutputProjection | None:
