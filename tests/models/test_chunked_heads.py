@@ -1,11 +1,14 @@
 """Heads that attend in bands or hash buckets: what they read and write, against the modules themselves."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 import headtree as ht
 from headtree.depth.residual import rank_residual
+from tests.models.test_ablation import output
 from tests.models.test_activation_cache import check_heads, close
 from tests.models.test_value_weighted import by_definition
 from tests.models.zoo import Case
@@ -63,6 +66,58 @@ def model_and_inputs(name, n=13):
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     read = {"input_ids": ids(n)}
     return model, {**read, "decoder_input_ids": ids(7, seed=1)} if name == "led" else read
+
+
+_BLOCKS = {
+    "attention_type": "block_sparse",
+    "block_size": 4,
+    "num_random_blocks": 1,
+    "max_position_embeddings": 128,
+}
+
+
+def blocks(name):
+    """A model that attends in blocks of keys; fewer than 28 tokens would switch it to full attention."""
+    read = {"input_ids": ids(64)}
+    if name == "big_bird":
+        sizes = {**_SIZES, **_BLOCKS, **{key: _LONG[key] for key in ("hidden_size", "num_attention_heads")}}
+        sizes |= {"num_hidden_layers": 2, "intermediate_size": 48, "sep_token_id": 3}
+        return Case("BigBirdModel", "BigBirdConfig", sizes).build(), read, None
+    sizes = {key: value for key, value in _LED.items() if "position" not in key and "window" not in key}
+    model = Case("BigBirdPegasusModel", "BigBirdPegasusConfig", {**sizes, **_BLOCKS}).build()
+    return model, {**read, "decoder_input_ids": ids(7, seed=1)}, "encoder"
+
+
+@pytest.mark.parametrize("name", ["big_bird", "bigbird_pegasus"])
+@pytest.mark.filterwarnings("ignore:the attention that BigBird")
+def test_heads_in_blocks_are_rows_of_the_output_projection(name):
+    model, read, part = blocks(name)
+    view = ht.ModelView(model)
+    att = view.capture(inputs=read, part=part, kind="probs")[0]
+    assert att.shape == (8, 64, 64)
+    assert att.mask is not None
+    pruned, before = copy.deepcopy(model), output(model, read)
+    layer = (pruned.encoder.layer if part is None else pruned.encoder.layers)[1]
+    with torch.no_grad():
+        (layer.attention.output.dense if part is None else layer.self_attn.output).weight[:, 16:24] = 0
+    with view.ablated([(1, 2)], part=part):
+        torch.testing.assert_close(output(model, read), output(pruned, read), atol=1e-5, rtol=1e-5)
+    assert torch.equal(output(model, read), before)
+    with torch.no_grad():
+        found = model(**read, output_hidden_states=True)
+    states = found.hidden_states if part is None else found.encoder_hidden_states
+    stream = view.residual(inputs=read, part=part)[1]
+    inner = len(states) - (part is not None)  # the last state of the encoder is normalized once more
+    torch.testing.assert_close(stream[:inner], torch.stack(states)[:inner, 1], atol=1e-5, rtol=1e-4)
+    for use in (view.weights, view.cache):
+        with pytest.raises(ht.HeadtreeError, match="is not what its heads hand to their output projection"):
+            use(inputs=read, part=part)
+
+
+def test_attention_that_a_model_returns_only_in_part_is_said():
+    model, read, _ = blocks("big_bird")
+    with pytest.warns(ht.HeadtreeWarning, match=r"is not all of its attention: in layer 0 rows sum to 0\.\d+"):
+        ht.capture(model, inputs=read, kind="probs")
 
 
 CHUNKED = [("longformer", None), ("led", "encoder"), ("reformer", None)]

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtree.models.graph.attention_calls import TracedSite, traced_calls
-from headtree.models.graph.chunked_heads import find_chunked_heads
+from headtree.models.graph.attention_calls import TracedCalls, TracedSite, traced_calls
+from headtree.models.graph.chunked_heads import find_chunked_heads, unknown_values
 from headtree.models.graph.forward_graph import PRODUCTS, Graph, Kept, Node, Position, Ref, Trace, aten, trace
 from headtree.models.graph.operands import HeadFeatures, Operand, node_at
 from headtree.models.graph.output_sites import OutputSite
@@ -118,17 +118,21 @@ def find_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
     calls = traced_calls(traced, prepared.plan, type(prepared.model).__name__)
     found = {}
     for i in prepared.selection.sites:
-        chunked = None
-        if i not in calls.sites and prepared.plan.from_outputs:
-            chunked = _chunked_places(traced.graph, outputs[i], prepared.plan.returned[i])
-        found[i] = chunked or _places(traced.graph, calls[i], outputs[i])
+        is_chunked = i not in calls.sites and prepared.plan.from_outputs
+        found[i] = (
+            _chunked_places(traced.graph, outputs[i], calls, prepared.plan.returned[i])
+            if is_chunked
+            else _places(traced.graph, calls[i], outputs[i])
+        )
     return found
 
 
-def _chunked_places(graph: Graph, output: OutputSite, attention: Tensor) -> CallPlaces | None:
-    heads = find_chunked_heads(graph, output, attention)
+def _chunked_places(
+    graph: Graph, output: OutputSite, calls: TracedCalls, attention: Float[Tensor, "head query key"]
+) -> CallPlaces:
+    heads = None if output.projection is None else find_chunked_heads(graph, output.projection, attention)
     if heads is None or output.projection is None:
-        return None
+        raise unknown_values(calls.model, output.name)
     query, key = (None if each is None else each.place for each in (heads.query, heads.key))
     node = node_at(graph, _position(output.projection.node))
     entering, axis = _entering(graph, node)

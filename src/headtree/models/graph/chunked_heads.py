@@ -1,22 +1,28 @@
 """Queries, keys and values of heads that attend in chunks: found by what they compute.
 
-Bands (Longformer) and hash buckets (Reformer) are multiplied by values in chunks, so no product has all keys of a
-head. The values are the projection that, times the attention that the model returns, is what the heads hand to
-their output projection. Queries and keys are the projections whose products have that attention as their softmax.
+Bands (Longformer), blocks (BigBird) and hash buckets (Reformer) are multiplied by values in chunks, so no product
+has all keys of a head. The values are the projection that, times the attention that the model returns, is what the
+heads hand to their output projection. Queries and keys are the projections whose products, times a constant, have
+that attention as their softmax.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from headtree.errors import InvalidValueError
 from headtree.models.graph.forward_graph import SAME_NUMBERS, Graph, Node, Ref, aten
 from headtree.models.graph.operands import HeadFeatures, node_at
-from headtree.models.graph.output_sites import OutputSite
-from headtree.models.graph.projections import ProjectionFinder, entering_projection
+from headtree.models.graph.projections import (
+    OutputProjection,
+    ProjectionFinder,
+    entering_projection,
+    projection_matrix,
+)
 
 _FACTORS = {
     **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar, aten.mul_.Tensor, aten.mul_.Scalar), 1),
@@ -43,46 +49,86 @@ class ChunkedHeads:
 
 
 def find_chunked_heads(
-    graph: Graph, site: OutputSite, attention: Float[Tensor, "head query key"]
+    graph: Graph, projection: OutputProjection, attention: Float[Tensor, "head query key"]
 ) -> ChunkedHeads | None:
     """What heads with some attention on the probe read; None if no projection makes their values."""
-    if site.projection is None or site.projection.node.position is None:
+    if projection.node.position is None:
         return None
-    entering, axis = entering_projection(graph, node_at(graph, site.projection.node.position))
-    outputs = graph.value(entering).movedim(axis, -1)
-    z = HeadFeatures(site.projection.node.position, site.projection.rows).of(outputs)
-    probs = attention.to(z)
-    made = [
-        _projected(graph, node, matrix, site.projection.rows)
-        for node, matrix, feature_axis in ProjectionFinder(graph, []).projections_before(entering)
-        if feature_axis == -1 and matrix.shape[1] == site.projection.rows.numel()
-    ]
-    values = [each for each in made if _mixes(probs, each.place.value(graph), z)]
+    node = node_at(graph, projection.node.position)
+    made = _made_before(graph, node, projection.rows)
+    values = [each for each in made if _mixes(graph, node, each, attention)]
     if len(values) != 1:
         return None
     others = [(each, each.place.value(graph)) for each in made if each is not values[0]]
-    scored = [(query, key) for query, q in others for key, k in others if _compares(probs, q, k)]
+    scored = [(query, key) for query, q in others for key, k in others if _compares(attention.to(q), q, k)]
     query, key = scored[0] if len(scored) == 1 else (None, None)
     return ChunkedHeads(values[0], query, key)
 
 
-def _mixes(probs: Tensor, v: Tensor, z: Tensor) -> bool:
-    """Whether attention times values is what heads hand over."""
-    _, n_queries, n_keys = probs.shape
+def unknown_values(model: str, layer: str) -> InvalidValueError:
+    """The error for heads whose values no projection is found to make, but whose outputs are known."""
+    return InvalidValueError(
+        f"the attention of layer {layer} that {model} returns, times what a projection makes of the tokens, is not "
+        "what its heads hand to their output projection, so their values are unknown; view.ablated, head_effects "
+        "and view.residual work without them"
+    )
+
+
+def projection_after_chunks(graph: Graph, attention: Float[Tensor, "head query key"]) -> OutputProjection | None:
+    """The only projection that heads enter with some attention times values; None if there is none."""
+    found = []
+    for node in graph.nodes:
+        projection = projection_matrix(graph, node)
+        if projection is None or len(projection[0]) % len(attention) or node.position is None:
+            continue
+        rows = torch.arange(len(projection[0])).reshape(len(attention), -1)
+        if any(_mixes(graph, node, each, attention) for each in _made_before(graph, node, rows)):
+            found.append(OutputProjection(node, projection[0], rows))
+    return found[0] if len(found) == 1 else None
+
+
+def _made_before(graph: Graph, projection: Node, rows: Int[Tensor, "head feature"]) -> list[Projected]:
+    """What projections make of the tokens that is then used before an output projection with these rows."""
+    entering, _ = entering_projection(graph, projection)
+    try:
+        before = ProjectionFinder(graph, []).projections_before(entering)
+    except InvalidValueError:  # a product with several matrices
+        return []
+    return [
+        _projected(graph, node, matrix, rows)
+        for node, matrix, axis in before
+        if axis == -1 and matrix.shape[1] == rows.numel()
+    ]
+
+
+def _mixes(graph: Graph, projection: Node, made: Projected, attention: Float[Tensor, "head query key"]) -> bool:
+    """Whether attention times values is what heads hand to a projection."""
+    entering, axis = entering_projection(graph, projection)
+    v, z = made.place.value(graph), replace(made.place, scale=1.0).of(graph.value(entering).movedim(axis, -1))
+    _, n_queries, n_keys = attention.shape
     if v.shape[1] < n_keys or z.shape[1] < n_queries:
         return False
-    return _close(probs @ v[:, :n_keys], z[:, :n_queries])
+    return _close(attention.to(v) @ v[:, :n_keys], z[:, :n_queries])
 
 
 def _compares(probs: Tensor, q: Tensor, k: Tensor) -> bool:
-    """Whether attention is the softmax of the products of queries with the keys that it allows."""
+    """Whether attention is the softmax of a constant times the products of queries with the keys that it allows."""
     _, n_queries, n_keys = probs.shape
     if q.shape[1] < n_queries or k.shape[1] < n_keys:
         return False
     allowed = probs > 0
-    scores = (q[:, :n_queries] @ k[:, :n_keys].mT).masked_fill(~allowed, -torch.inf)
+    products = _centred(q[:, :n_queries] @ k[:, :n_keys].mT, allowed)
+    scores = _centred(probs.log().masked_fill(~allowed, 0), allowed)
+    scale = (products * scores).sum() / products.square().sum()
     rows = allowed.any(dim=-1)
-    return _close(scores[rows].softmax(dim=-1), probs[rows])
+    found = (scale * products).masked_fill(~allowed, -torch.inf)[rows].softmax(dim=-1)
+    return bool(scale > 0) and _close(found, probs[rows])
+
+
+def _centred(x: Tensor, allowed: Tensor) -> Tensor:
+    """Each row less its mean over allowed entries; zero elsewhere."""
+    mean = (x * allowed).sum(dim=-1, keepdim=True) / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
+    return (x - mean) * allowed
 
 
 def _close(ours: Tensor, theirs: Tensor) -> bool:

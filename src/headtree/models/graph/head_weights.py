@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedCalls, traced_calls
-from headtree.models.graph.chunked_heads import find_chunked_heads
+from headtree.models.graph.chunked_heads import find_chunked_heads, unknown_values
 from headtree.models.graph.forward_graph import Graph
 from headtree.models.graph.projections import ProjectionFinder
 from headtree.models.watching.collect import PreparedInputs
@@ -88,9 +88,11 @@ def _chunked(
     if i in calls.sites or not prepared.plan.from_outputs:
         return None
     output = prepared.view.output_sites(prepared.plan, [i])[i]
-    found = find_chunked_heads(graph, output, prepared.plan.returned[i])
+    found = None
+    if output.projection is not None:
+        found = find_chunked_heads(graph, output.projection, prepared.plan.returned[i])
     if found is None or output.matrix is None:
-        return None
+        raise unknown_values(calls.model, output.name)
     if found.query is None or found.key is None:
         raise InvalidValueError(
             f"layer {prepared.selection.layers[i]} of {calls.model} does not attend by the softmax of products of "
