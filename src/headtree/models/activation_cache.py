@@ -70,7 +70,8 @@ class ActivationCache:
     ``cache["q"]`` is an `xarray.DataArray`. The names are
 
     - ``q``, ``k``, ``v``: queries, keys and values as they enter their products, after position embeddings, with
-      axes (head, query, feature) or (head, key, feature). Heads that share keys and values have equal ones.
+      axes (head, query, feature) or (head, key, feature). Heads that share keys and values have equal ones. There
+      are no ``q`` and ``k`` where attention is not the softmax of their products, as in Reformer's hashed layers.
     - ``z``: the outputs of heads (head, query, feature), which enter the output projection W_O.
     - ``ov``: v·W_O of each head (head, key, feature).
     - ``writes``: what each head writes into the residual stream (head, query, feature). The heads of a layer sum to
