@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
 from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.blocks_on_disk import KeyByKey, ReadAhead, with_shared_mask
+from headtree.tensor.stored_array import StoredArray
 
 #: Levels of a tree on one axis, as many as are usual: folders are drawn for every pair of levels.
 _LEVELS = 12
@@ -24,6 +30,10 @@ _LANES = 16
 _OTHER = 72 << 20
 #: Copies of a tensor while its scores are centred or while it is measured, most of them in float64.
 _COPIES = 8
+#: Bytes for each entry of one head while heads are measured one by one, of scores and of other kinds.
+_SCORES_OF_A_HEAD, _A_HEAD = 100, 64
+#: Copies of a slice of a tensor in its smallest block.
+_LEAST_BLOCKS = 8
 
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
@@ -58,21 +68,77 @@ def tensor_bytes(att: AttentionTensor) -> int:
     return math.prod(att.shape) * att.block(one, one, one).dtype.itemsize
 
 
-def needed_as_a_whole(att: AttentionTensor) -> int:
-    """About how much memory this process has while it measures the tensor, or centres it."""
-    return memory_in_use() + _COPIES * tensor_bytes(att)
+@dataclass(frozen=True)
+class Limit:
+    """The most memory that a process may have; beyond it, tensors on disk are read by blocks."""
 
+    bytes: int | None = None  #: None: no limit
+    folder: Path = Path()  #: for files that are as large as a tensor
 
-def room_for_blocks(att: AttentionTensor, settings: Questionnaire, limit: int) -> int:
-    """Bytes that are left for blocks of a tensor while it is organized; raises an error if they are too few."""
-    needed = memory_in_use() + working_bytes(att.shape, settings) + _OTHER
-    least = needed + 8 * tensor_bytes(att) // min(att.shape)
-    if limit < least:
+    def holds(self, att: AttentionTensor) -> bool:
+        """Whether a tensor can be in memory with everything that is computed from it."""
+        needed = memory_in_use() + _COPIES * tensor_bytes(att)
+        if self.bytes is None or needed <= self.bytes:
+            return True
+        if isinstance(att.values, LazyArray):
+            return False
         raise InvalidValueError(
-            f"memory must be at least {format_bytes(int(1.1 * least))} to organize a tensor of shape {att.shape}, "
-            f"got {format_bytes(limit)}; allow that much, or take fewer heads or tokens"
+            f"a worker needs about {format_bytes(needed)} of memory for a tensor of shape {att.shape}, got a limit "
+            f"of {format_bytes(self.bytes)}; raise --memory, or leave --dask out: this process can read by blocks"
         )
-    return limit - needed
+
+    def room_to_organize(self, att: AttentionTensor, settings: Questionnaire) -> int:
+        """Bytes that are left for blocks of a tensor while it is organized."""
+        return self._room(att, "organize", working_bytes(att.shape, settings))
+
+    def room_to_measure(self, att: AttentionTensor) -> int:
+        """Bytes that are left for blocks of a tensor while it is measured."""
+        of_head = math.prod(att.shape[1:])
+        return self._room(att, "measure", of_head * (_SCORES_OF_A_HEAD if att.kind == "scores" else _A_HEAD))
+
+    def _room(self, att: AttentionTensor, verb: str, working: int) -> int:
+        """What is left of the limit; raises an error if that is too little for one block."""
+        if self.bytes is None:
+            raise ValueError("without a limit, tensors are in memory")
+        masks = 3 * math.prod(att.shape) if isinstance(att.mask, StoredArray) else 0
+        needed = memory_in_use() + working + masks + _OTHER
+        least = needed + _LEAST_BLOCKS * tensor_bytes(att) // min(att.shape)
+        if self.bytes < least:
+            raise InvalidValueError(
+                f"memory must be at least {format_bytes(int(1.1 * least))} to {verb} a tensor of shape "
+                f"{att.shape}, got {format_bytes(self.bytes)}; allow that much, or take fewer heads or tokens"
+            )
+        return self.bytes - needed
+
+    @contextmanager
+    def in_memory_or_blocks(self, att: AttentionTensor) -> Iterator[AttentionTensor]:
+        """The tensor in memory, or prepared to be read by blocks."""
+        if self.holds(att):
+            yield att.load()
+            return
+        room = self._room(att, "compare and diagnose the heads of", math.prod(att.shape[1:]) * _A_HEAD)
+        with self.by_blocks(att, room // 4) as lazy:
+            yield lazy
+
+    @contextmanager
+    def by_blocks(self, att: AttentionTensor, room: int, *, key_by_key: bool = False) -> Iterator[AttentionTensor]:
+        """The tensor prepared to be read by blocks of so many bytes along any axis, or any but the keys."""
+        import zarr
+
+        n_entries = room // 8
+        with zarr.config.set({"async.concurrency": 1}):  # else many whole chunks are in memory
+            lazy = with_shared_mask(att)
+            if not key_by_key:
+                yield replace(lazy, values=ReadAhead(att.values, n_entries))
+                return
+            file = self.folder / "key_by_key"
+            try:
+                yield replace(lazy, values=KeyByKey(att.values, file, n_entries))
+            finally:
+                file.unlink(missing_ok=True)
+
+
+NO_LIMIT = Limit()
 
 
 def working_bytes(shape: tuple[int, ...], settings: Questionnaire) -> int:

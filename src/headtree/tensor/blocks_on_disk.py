@@ -1,0 +1,120 @@
+"""A tensor on disk, prepared to be read in blocks along any axis: each chunk of its files is read few times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtree._lazy_array import AxisIndex, LazyArray
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.stored_array import StoredArray
+
+
+def with_shared_mask(att: AttentionTensor) -> AttentionTensor:
+    """The tensor with its mask in memory, if all heads have the same: one of them is held for all."""
+    if not isinstance(att.mask, StoredArray):
+        return att
+    first = att.mask[:1]
+    if any(not np.array_equal(att.mask[i : i + 1], first) for i in range(1, att.shape[0])):
+        return att
+    return replace(att, mask=first[0])
+
+
+class ReadAhead(LazyArray):
+    """A lazy array that reads more queries than it is asked for and keeps them: the next ones are often next.
+
+    Chunks on disk hold many queries of a head; a few queries of all heads would read every chunk, each time.
+    """
+
+    def __init__(self, source: LazyArray, n_entries: int) -> None:
+        self._source, self._n_entries = source, n_entries
+        self.shape, self.dtype = source.shape, source.dtype
+        self._heads, self._queries = slice(0, 0), slice(0, 0)
+        self._kept: Tensor | None = None
+
+    @property
+    def held(self) -> str:  # type: ignore[override]
+        """Where the entries come from."""
+        return self._source.held
+
+    def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
+        """The entries at all combinations of the indices along each axis."""
+        heads, queries, keys = index
+        if not (isinstance(heads, slice) and isinstance(queries, slice) and isinstance(keys, slice)):
+            return self._source.read(index, device)
+        heads, queries = (slice(*each.indices(n)) for each, n in zip((heads, queries), self.shape, strict=False))
+        is_kept = (
+            heads == self._heads and self._queries.start <= queries.start <= queries.stop <= self._queries.stop
+        )
+        if not is_kept:
+            at_once = self._n_entries // max(1, (heads.stop - heads.start) * self.shape[2])
+            if queries.stop - queries.start >= min(at_once, self.shape[1]):
+                return self._source.read((heads, queries, keys), device)
+            self._kept = None  # before the next are read
+            end = min(queries.start + at_once, self.shape[1])
+            self._heads, self._queries = heads, slice(queries.start, end)
+            self._kept = self._source.read((heads, self._queries, slice(None)))
+        assert self._kept is not None
+        start = self._queries.start
+        return self._kept[:, queries.start - start : queries.stop - start, keys].to(device)
+
+    def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
+        """The entries of an index of slices."""
+        return _of_slices(self, index)
+
+
+class KeyByKey(LazyArray):
+    """A lazy array with a copy in a file that has the entries of a key side by side.
+
+    Chunks on disk hold whole rows of keys: without the copy, every block of keys would read all of them.
+    """
+
+    def __init__(self, source: LazyArray, path: Path, n_entries: int) -> None:
+        self._source, self._path = source, path
+        self.shape, self.dtype = source.shape, source.dtype
+        n_heads, n_queries, n_keys = source.shape
+        step = max(1, n_entries // (n_heads * n_keys))
+        first = source.read((slice(0, 1),) * 3)
+        self._stored = first.numpy().dtype
+        size = self._stored.itemsize
+        with path.open("wb") as file:
+            for start in range(0, n_queries, step):
+                some = slice(start, min(start + step, n_queries))
+                by_key = source.read((slice(None), some, slice(None))).permute(2, 1, 0).contiguous().numpy()
+                for key, entries in enumerate(by_key):
+                    file.seek((key * n_queries + start) * n_heads * size)
+                    file.write(entries.data)
+
+    @property
+    def held(self) -> str:  # type: ignore[override]
+        """Where the entries come from."""
+        return self._source.held
+
+    def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
+        """The entries at all combinations of the indices along each axis."""
+        heads, queries, keys = index
+        if not isinstance(keys, slice) or any(each != slice(None) for each in (heads, queries)):
+            return self._source.read(index, device)
+        start, stop, _ = keys.indices(self.shape[2])
+        if stop - start == self.shape[2]:
+            return self._source.read(index, device)
+        n_heads, n_queries, _ = self.shape
+        of_key = n_heads * n_queries
+        offset, count = start * of_key * self._stored.itemsize, (stop - start) * of_key
+        entries = np.fromfile(self._path, self._stored, count, offset=offset)
+        return torch.from_numpy(entries.reshape(stop - start, n_queries, n_heads)).permute(2, 1, 0).to(device)
+
+    def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
+        """The entries of an index of slices."""
+        return _of_slices(self, index)
+
+
+def _of_slices(array: LazyArray, index: Any) -> Float[np.ndarray, "..."]:
+    given = index if isinstance(index, tuple) else (index,)
+    return np.asarray(array.read((*given, *[slice(None)] * (len(array.shape) - len(given)))).numpy())
