@@ -54,10 +54,14 @@ class ScaledBlocks:
     device: torch.device
     memory: float  #: bytes that blocks and what is made of them may take
     shift: tuple[int, Float[Tensor, " slice"]] | None = None  #: an axis and what is subtracted from its slices
+    chosen: tuple[int, Int[np.ndarray, " slice"]] | None = None  #: an axis and those of its slices that there are
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size(self.source.shape)
+        lengths = list(self.source.shape)
+        if self.chosen is not None:
+            lengths[self.chosen[0]] = len(self.chosen[1])
+        return torch.Size(lengths)
 
     @property
     def ndim(self) -> int:
@@ -78,6 +82,9 @@ class ScaledBlocks:
 
     def block(self, *index: AxisIndex) -> Float[Tensor, "..."]:
         """The entries at all combinations of the indices along each axis."""
+        if self.chosen is not None:
+            axis, slices = self.chosen
+            index = (*index[:axis], slices[index[axis]], *index[axis + 1 :])
         values = self.source.read(index, self.device).to(self.dtype)
         if self.shift is not None:
             axis, means = self.shift
@@ -112,12 +119,13 @@ def blocks_along(
             yield where, values.block(*[where if i == axis else slice(None) for i in range(values.ndim)])
 
 
-def taken(values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]) -> Float[Tensor, "..."]:
+def taken(
+    values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]
+) -> Float[Tensor, "..."] | ScaledBlocks:
     """Some slices along an axis."""
     if isinstance(values, Tensor):
         return values.index_select(axis, leaves.to(values.device))
-    chosen = leaves.cpu().numpy()
-    return values.block(*[chosen if i == axis else slice(None) for i in range(values.ndim)])
+    return replace(values, chosen=(axis, leaves.cpu().numpy()))
 
 
 def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memory: float) -> ScaledBlocks:

@@ -14,7 +14,7 @@ from headtree.measures import invariance, regularity
 from headtree.pipeline import make_run, memory_limit, sources
 from headtree.pipeline.memory_limit import limit_in_bytes
 from headtree.tensor import probabilities, store
-from headtree.tensor.blocks_on_disk import KeyByKey, ReadAhead
+from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped
 from headtree.tensor.centred_scores import centred_by_blocks
 from headtree.tensor.stored_array import StoredArray
 from tests.pipeline.interrupted import contents
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 @pytest.fixture
 def tight(monkeypatch):
     """Only arrays count, so small ones are read by blocks; measures have small blocks too."""
-    monkeypatch.setattr(memory_limit, "working_bytes", lambda *given: 0)
+    monkeypatch.setattr(memory_limit, "working_bytes", lambda *given: (0, 0))
     monkeypatch.setattr(memory_limit, "memory_in_use", lambda: 0)
     for name in ("_OTHER", "_SCORES_OF_A_HEAD", "_A_HEAD"):
         monkeypatch.setattr(memory_limit, name, 0)
@@ -80,7 +80,7 @@ def test_a_limited_run_has_the_same_files(tight, largest, tmp_path, kind):
         )
     assert contents(runs["whole"].path) == contents(runs["limited"].path)
     assert 0 < largest[0] < np.prod(att.shape)
-    assert not list(tmp_path.rglob("key_by_key")) + list(tmp_path.rglob("coefficients"))
+    assert not list(tmp_path.rglob("by_axis_*")) + list(tmp_path.rglob("coefficients"))
 
 
 def test_a_tensor_that_fits_no_worker_is_refused(tight):
@@ -93,7 +93,7 @@ def test_reading_ahead_gives_what_is_there(tmp_path):
     x = np.random.default_rng(0).normal(size=(5, 17, 13)).astype(np.float32)
     ht.AttentionTensor.from_array(x).save(tmp_path / "x.zarr")
     stored = ht.AttentionTensor.open(tmp_path / "x.zarr").values
-    for lazy in (ReadAhead(stored, 5 * 13 * 4), KeyByKey(stored, tmp_path / "keys", 5 * 13 * 4)):
+    for lazy in (ReadAhead(stored, 5 * 13 * 4), Regrouped(stored, tmp_path, (1, 2), 5 * 13 * 4)):
         for index in [
             np.s_[:, 2:3], np.s_[:, 3:5], np.s_[1:3, 3:5], np.s_[:, 16:], np.s_[2:4], np.s_[:, :, 4:9],
         ]:  # fmt: skip
@@ -120,7 +120,7 @@ def test_centred_scores_by_blocks(tmp_path, masked):
 def test_too_little_for_a_block_says_what_would_fit():
     att = ht.AttentionTensor.from_array(np.zeros((4, 64, 64), np.float32) + np.eye(64, dtype=np.float32))
     with pytest.raises(InvalidValueError, match=r"memory must be at least .* to organize .* got 1.0 MB; allow"):
-        memory_limit.Limit(1 << 20).room_to_organize(att, ht.Questionnaire())
+        memory_limit.Limit(1 << 20).room_to_organize(att)
 
 
 @pytest.mark.parametrize("wrong", ["2 gigs", "", "GB", -1, 0, True, "nan", "1e400GB"])

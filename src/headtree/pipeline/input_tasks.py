@@ -54,8 +54,8 @@ def organized(
     """The organization of an input."""
     if limit.holds(att):
         return organize(organized_values(att, is_raw), settings, device=device)
-    room = limit.room_to_organize(att, settings)
-    with limit.by_blocks(att, room // 4, key_by_key=True) as lazy:
+    room = limit.room_to_organize(att)
+    with limit.regrouped(att, (1, 2), room) as lazy:
         values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
         return organize(values, settings, device=device, memory=room)
 
@@ -77,7 +77,7 @@ def measured(
     if limit.holds(att):
         return measure_input(organized_values(att, is_raw), org, probs=att, **options)
     room = limit.room_to_measure(att)
-    with limit.by_blocks(att, room // 4) as lazy:
+    with limit.regrouped(att, (1,), room) as lazy:
         values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
         return measure_input(values, org, probs=lazy, scratch=Scratch(limit.folder, room), **options)
 

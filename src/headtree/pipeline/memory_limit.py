@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,15 +15,12 @@ import torch
 from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
-from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
-from headtree.tensor.blocks_on_disk import KeyByKey, ReadAhead, with_shared_mask
+from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped, with_shared_mask
 from headtree.tensor.stored_array import StoredArray
 
-#: Levels of a tree on one axis, as many as are usual: folders are drawn for every pair of levels.
-_LEVELS = 12
-#: Matrices of all pairs of slices that exist at a time for the axis that is organized.
-_SQUARES = 6
+#: Matrices of all pairs of slices of the axis that is organized: while its slices are compared, and afterwards.
+_COMPARED, _SQUARES = 5, 6
 #: Slices that the kernel of folder sums reads side by side.
 _LANES = 16
 #: Chunks of Zarr that are being read, libraries that are loaded on first use, and gaps in the heap.
@@ -32,6 +29,8 @@ _OTHER = 72 << 20
 _COPIES = 8
 #: Bytes for each entry of one head while heads are measured one by one, of scores and of other kinds.
 _SCORES_OF_A_HEAD, _A_HEAD = 100, 64
+#: Bytes for each entry that is read ahead, with a copy.
+_READ_AHEAD = 12
 #: Copies of a slice of a tensor in its smallest block.
 _LEAST_BLOCKS = 8
 
@@ -87,22 +86,23 @@ class Limit:
             f"of {format_bytes(self.bytes)}; raise --memory, or leave --dask out: this process can read by blocks"
         )
 
-    def room_to_organize(self, att: AttentionTensor, settings: Questionnaire) -> int:
+    def room_to_organize(self, att: AttentionTensor) -> int:
         """Bytes that are left for blocks of a tensor while it is organized."""
-        return self._room(att, "organize", working_bytes(att.shape, settings))
+        return self._room(att, "organize", *working_bytes(att.shape))
 
     def room_to_measure(self, att: AttentionTensor) -> int:
         """Bytes that are left for blocks of a tensor while it is measured."""
         of_head = math.prod(att.shape[1:])
         return self._room(att, "measure", of_head * (_SCORES_OF_A_HEAD if att.kind == "scores" else _A_HEAD))
 
-    def _room(self, att: AttentionTensor, verb: str, working: int) -> int:
+    def _room(self, att: AttentionTensor, verb: str, working: int, without_blocks: int = 0) -> int:
         """What is left of the limit; raises an error if that is too little for one block."""
         if self.bytes is None:
             raise ValueError("without a limit, tensors are in memory")
         masks = 3 * math.prod(att.shape) if isinstance(att.mask, StoredArray) else 0
         needed = memory_in_use() + working + masks + _OTHER
-        least = needed + _LEAST_BLOCKS * tensor_bytes(att) // min(att.shape)
+        blocks = _LEAST_BLOCKS * tensor_bytes(att) // min(att.shape)
+        least = needed - working + max(working + blocks, without_blocks)
         if self.bytes < least:
             raise InvalidValueError(
                 f"memory must be at least {format_bytes(int(1.1 * least))} to {verb} a tensor of shape "
@@ -112,45 +112,48 @@ class Limit:
 
     @contextmanager
     def in_memory_or_blocks(self, att: AttentionTensor) -> Iterator[AttentionTensor]:
-        """The tensor in memory, or prepared to be read by blocks."""
+        """The tensor in memory, or prepared to be read by blocks of heads or of queries."""
         if self.holds(att):
             yield att.load()
             return
         room = self._room(att, "compare and diagnose the heads of", math.prod(att.shape[1:]) * _A_HEAD)
-        with self.by_blocks(att, room // 4) as lazy:
-            yield lazy
+        with _one_chunk_at_a_time():
+            yield replace(with_shared_mask(att), values=ReadAhead(att.values, room // _READ_AHEAD))
 
     @contextmanager
-    def by_blocks(self, att: AttentionTensor, room: int, *, key_by_key: bool = False) -> Iterator[AttentionTensor]:
-        """The tensor prepared to be read by blocks of so many bytes along any axis, or any but the keys."""
-        import zarr
-
-        n_entries = room // 8
-        with zarr.config.set({"async.concurrency": 1}):  # else many whole chunks are in memory
-            lazy = with_shared_mask(att)
-            if not key_by_key:
-                yield replace(lazy, values=ReadAhead(att.values, n_entries))
-                return
-            file = self.folder / "key_by_key"
+    def regrouped(self, att: AttentionTensor, axes: Sequence[int], room: int) -> Iterator[AttentionTensor]:
+        """The tensor prepared to be read in blocks along some axes, 1 and 2, with copies of it in the folder."""
+        with _one_chunk_at_a_time():
+            values = Regrouped(att.values, self.folder, axes, room // _READ_AHEAD)
             try:
-                yield replace(lazy, values=KeyByKey(att.values, file, n_entries))
+                yield replace(with_shared_mask(att), values=values)
             finally:
-                file.unlink(missing_ok=True)
+                values.remove()
+
+
+@contextmanager
+def _one_chunk_at_a_time() -> Iterator[None]:
+    """Else Zarr has many whole chunks in memory."""
+    import zarr
+
+    with zarr.config.set({"async.concurrency": 1}):
+        yield
 
 
 NO_LIMIT = Limit()
 
 
-def working_bytes(shape: tuple[int, ...], settings: Questionnaire) -> int:
-    """Bytes that organizing takes beside the array itself: matrices of pairs, folder sums and their differences."""
-    samples = SAMPLES if settings.samples == "auto" else settings.samples or 1
-    most = 0
+def working_bytes(shape: tuple[int, ...], dtype_size: int = 4) -> tuple[int, int]:
+    """Bytes that organizing takes beside blocks and features: while these exist, and at most at other times.
+
+    Matrices of all pairs of slices: a distance and an affinity of each axis stay. Each thread has the prefix sums
+    of one slice in float64, and copies of the slices beside it.
+    """
+    kept = sum(2 * 8 * n * n for n in shape)
+    with_features, otherwise = 0, 0
     for axis, n in enumerate(shape):
         others = [length for i, length in enumerate(shape) if i != axis]
-        n_features = min(math.prod(2 * length for length in others), samples * _LEVELS ** len(others))
-        features = 4 * n * n_features
-        sums = 8 * math.prod(length + 1 for length in others) + 4 * _LANES * math.prod(others) * (axis > 0)
-        taken = 12 * min(math.prod(shape) // 2, EXACT_PRODUCTS // n)  # slices for first affinities, with copies
-        at_once = max(torch.get_num_threads() * sums, features, taken - features)
-        most = max(most, features + at_once + 8 * _SQUARES * n * n)
-    return most + sum(2 * 8 * n * n for n in shape)
+        sums = 8 * math.prod(length + 1 for length in others) + dtype_size * _LANES * math.prod(others) * (axis > 0)
+        with_features = max(with_features, (8 * _COMPARED - 16) * n * n + torch.get_num_threads() * sums)
+        otherwise = max(otherwise, 8 * _SQUARES * n * n)
+    return kept + with_features, kept + otherwise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,27 +72,30 @@ class ReadAhead(LazyArray):
         return _of_slices(self, index)
 
 
-class KeyByKey(LazyArray):
-    """A lazy array with a copy in a file that has the entries of a key side by side.
+class Regrouped(LazyArray):
+    """A lazy array with copies in files that have the entries of a query, or of a key, side by side.
 
-    Chunks on disk hold whole rows of keys: without the copy, every block of keys would read all of them.
+    Chunks on disk hold many queries of a head, with all keys: without the copies, every block of a few queries or
+    keys would read many chunks, or all of them.
     """
 
-    def __init__(self, source: LazyArray, path: Path, n_entries: int) -> None:
-        self._source, self._path = source, path
+    def __init__(self, source: LazyArray, folder: Path, axes: Sequence[int], n_entries: int) -> None:
+        self._source = source
         self.shape, self.dtype = source.shape, source.dtype
+        self._stored = source.read((slice(0, 1),) * 3).numpy().dtype
+        self._files = {axis: folder / f"by_axis_{axis}" for axis in axes}
         n_heads, n_queries, n_keys = source.shape
         step = max(1, n_entries // (n_heads * n_keys))
-        first = source.read((slice(0, 1),) * 3)
-        self._stored = first.numpy().dtype
-        size = self._stored.itemsize
-        with path.open("wb") as file:
+        with ExitStack() as opened:
+            files = {axis: opened.enter_context(file.open("wb")) for axis, file in self._files.items()}
             for start in range(0, n_queries, step):
-                some = slice(start, min(start + step, n_queries))
-                by_key = source.read((slice(None), some, slice(None))).permute(2, 1, 0).contiguous().numpy()
-                for key, entries in enumerate(by_key):
-                    file.seek((key * n_queries + start) * n_heads * size)
-                    file.write(entries.data)
+                block = source.read((slice(None), slice(start, min(start + step, n_queries)), slice(None)))
+                if 1 in files:
+                    files[1].write(block.permute(1, 0, 2).contiguous().numpy().data)
+                if 2 in files:
+                    for key, entries in enumerate(block.permute(2, 1, 0).contiguous().numpy()):
+                        files[2].seek((key * n_queries + start) * n_heads * self._stored.itemsize)
+                        files[2].write(entries.data)
 
     @property
     def held(self) -> str:  # type: ignore[override]
@@ -98,21 +104,31 @@ class KeyByKey(LazyArray):
 
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
         """The entries at all combinations of the indices along each axis."""
-        heads, queries, keys = index
-        if not isinstance(keys, slice) or any(each != slice(None) for each in (heads, queries)):
+        some = [axis for axis, each in enumerate(index) if not _is_all(each, self.shape[axis])]
+        axis = some[0] if len(some) == 1 else -1
+        chosen = index[axis]
+        if axis not in self._files or not isinstance(chosen, slice):
             return self._source.read(index, device)
-        start, stop, _ = keys.indices(self.shape[2])
-        if stop - start == self.shape[2]:
-            return self._source.read(index, device)
-        n_heads, n_queries, _ = self.shape
-        of_key = n_heads * n_queries
-        offset, count = start * of_key * self._stored.itemsize, (stop - start) * of_key
-        entries = np.fromfile(self._path, self._stored, count, offset=offset)
-        return torch.from_numpy(entries.reshape(stop - start, n_queries, n_heads)).permute(2, 1, 0).to(device)
+        back = {1: (1, 0, 2), 2: (2, 1, 0)}[axis]  # how axes are exchanged in the file, and exchanged again
+        start, stop, _ = chosen.indices(self.shape[axis])
+        shape = [stop - start, *(self.shape[i] for i in back[1:])]
+        n = math.prod(shape[1:])
+        offset = start * n * self._stored.itemsize
+        entries = np.fromfile(self._files[axis], self._stored, (stop - start) * n, offset=offset)
+        return torch.from_numpy(entries.reshape(shape)).permute(back).to(device)
 
     def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
         """The entries of an index of slices."""
         return _of_slices(self, index)
+
+    def remove(self) -> None:
+        """Remove the files."""
+        for file in self._files.values():
+            file.unlink(missing_ok=True)
+
+
+def _is_all(index: AxisIndex, n: int) -> bool:
+    return isinstance(index, slice) and index.indices(n) == (0, n, 1)
 
 
 def _of_slices(array: LazyArray, index: Any) -> Float[np.ndarray, "..."]:

@@ -43,7 +43,7 @@ class CentredScores(LazyArray):
             chosen = index[axis]
             of_axis = chosen if isinstance(chosen, slice) else torch.from_numpy(np.asarray(chosen))
             rows = rows[(slice(None),) * axis + (of_axis,)]
-        return (values.double() - rows).to(values.dtype).to(device)
+        return values.to(torch.float64, copy=True).sub_(rows).to(values.dtype).to(device)
 
     def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
         """The entries of an index of slices."""
