@@ -56,10 +56,14 @@ class ScaledBlocks:
     device: torch.device
     memory: float  #: bytes that blocks and what is made of them may take
     shift: tuple[int, Float[Tensor, " slice"]] | None = None  #: an axis and what is subtracted from its slices
+    chosen: tuple[int, Int[np.ndarray, " slice"]] | None = None  #: an axis and those of its slices that there are
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size(self.source.shape)
+        lengths = list(self.source.shape)
+        if self.chosen is not None:
+            lengths[self.chosen[0]] = len(self.chosen[1])
+        return torch.Size(lengths)
 
     @property
     def ndim(self) -> int:
@@ -87,6 +91,9 @@ class ScaledBlocks:
 
     def unscaled_block(self, *index: AxisIndex) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."] | None]:
         """The entries of a block before they are divided by ``2**exponent``, and which of them are missing."""
+        if self.chosen is not None:
+            axis, slices = self.chosen
+            index = (*index[:axis], slices[index[axis]], *index[axis + 1 :])
         values = self.source.read(index, self.device).to(self.dtype)
         if self.shift is not None:
             axis, means = self.shift
@@ -128,12 +135,13 @@ def blocks_along(
             yield where, values.block(*[where if i == axis else slice(None) for i in range(values.ndim)])
 
 
-def taken(values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]) -> Float[Tensor, "..."]:
+def taken(
+    values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]
+) -> Float[Tensor, "..."] | ScaledBlocks:
     """Some slices along an axis."""
     if isinstance(values, Tensor):
         return values.index_select(axis, leaves.to(values.device))
-    chosen = leaves.cpu().numpy()
-    return values.block(*[chosen if i == axis else slice(None) for i in range(values.ndim)])
+    return replace(values, chosen=(axis, leaves.cpu().numpy()))
 
 
 def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memory: float) -> ScaledBlocks:

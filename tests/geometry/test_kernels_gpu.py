@@ -22,6 +22,9 @@ for n, n_features in ((1, 3), (5, 40), (70, 33), (130, 17)):
         ours = kernels_gpu.pairwise_l1(x)
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
         assert not ours.diagonal().any() and torch.equal(ours, ours.T)
+        x[torch.rand(x.shape) < 0.3] = torch.nan
+        theirs = (x[:, None] - x[None]).abs().double().nansum(2)
+        torch.testing.assert_close(kernels_gpu.pairwise_l1(x, has_gaps=True), theirs, rtol=rtol, atol=1e-6)
 print("as cdist has it")
 x = torch.randn(3, 5, 70)
 for hidden in (None, torch.rand(1, 5, 70) < 0.4, torch.rand(3, 5, 1) < 0.4):
@@ -56,13 +59,18 @@ def test_sums_over_boxes_by_operations_of_torch(shape, axis, bytes_at_a_time, mo
     others = [n for i, n in enumerate(shape) if i != axis]
     orders = [rng.permutation(n) for n in others]
     ends = [np.sort(rng.integers(0, n + 1, size=(20, 2)))[:, ::-1] for n in others]
-    scale = rng.normal(size=(shape[axis], 20))
+    group, counts = (
+        torch.from_numpy(rng.integers(0, 3, size=20)),
+        torch.from_numpy(rng.normal(size=(shape[axis], 3)) ** 2),
+    )
+    weight, size = (torch.from_numpy(rng.normal(size=20) ** 2) for _ in range(2))
+    scale = slice_features.TupleScale(weight, size, counts, group)
     ordered = np.moveaxis(x, axis, 0)[np.ix_(range(shape[axis]), *orders)]
     boxes = [tuple(slice(each[t, 1], each[t, 0]) for each in ends) for t in range(20)]
     expected = np.array([ordered[(slice(None), *box)].reshape(shape[axis], -1).sum(1) for box in boxes]).T
     values, found = torch.from_numpy(x.copy()), torch.empty(shape[axis], 20, dtype=torch.float64)
-    slice_features._fill_on_gpu(values, axis, orders, ends, torch.from_numpy(scale), found)
-    np.testing.assert_allclose(found.numpy(), expected * scale, atol=1e-12)
+    slice_features._fill_on_gpu(values, axis, orders, ends, scale, found)
+    np.testing.assert_allclose(found.numpy(), expected * (weight / (counts[:, group] * size)).numpy(), rtol=1e-9)
     np.testing.assert_array_equal(values.numpy(), x)
 
 

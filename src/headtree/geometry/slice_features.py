@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -66,12 +66,49 @@ class TreeAxis:
         return cls(np.asarray(order), start, start + folders.size, levels, unit)
 
 
+@dataclass(frozen=True, eq=False)
+class TupleScale:
+    """What the sums of slices over folder tuples are multiplied by: ``weight / (count * size)``.
+
+    The entries that a slice has in a tuple are a count, which many tuples have in common, times a size.
+    """
+
+    weight: Float[Tensor, " tuple"]
+    size: Float[Tensor, " tuple"]
+    counts: Float[Tensor, "slice_or_1 group"]  #: one row if all slices have the same entries
+    group: Int[Tensor, " tuple"]  #: which count
+    absent: float = 0.0  #: stands for a tuple in which a slice has no entries
+
+    @classmethod
+    def one(cls, n: int, device: torch.device) -> TupleScale:
+        """Sums as they are."""
+        ones = torch.ones(n, dtype=torch.float64, device=device)
+        return cls(ones, ones, ones[None, :1], torch.zeros(n, dtype=torch.int64, device=device))
+
+    def of(self, columns: slice) -> TupleScale:
+        """Those of some tuples."""
+        return replace(self, weight=self.weight[columns], size=self.size[columns], group=self.group[columns])
+
+    def rows(self, where: slice) -> Float[Tensor, "slice_or_1 tuple"]:
+        """The factors of some slices."""
+        entries = (self.counts if len(self.counts) == 1 else self.counts[where])[:, self.group] * self.size
+        return torch.where(entries > 0, self.weight / entries, self.absent)
+
+    def totals(self) -> tuple[Float[Tensor, " slice_or_1"], Float[Tensor, " slice_or_1"]]:
+        """Sums over the tuples that a slice has: of the factors, and of the weights."""
+        of_groups = torch.zeros(2, self.counts.shape[1], dtype=torch.float64, device=self.weight.device)
+        of_groups.index_add_(1, self.group, torch.stack([self.weight / self.size, self.weight]))
+        is_there = self.counts > 0
+        inverse = torch.where(is_there, 1 / self.counts, 0.0)
+        return inverse @ of_groups[0], is_there.double() @ of_groups[1]
+
+
 def features_of(
     values: Tensor | ScaledBlocks,
     axis: int,
     axes: Sequence[TreeAxis],
     folders: Int[np.ndarray, "tuple axis"],
-    scale: Float[Tensor, "slice_or_1 tuple"],
+    scale: TupleScale,
 ) -> Float[Tensor, "slice tuple"]:
     """Sums of every slice over folder tuples, times `scale`."""
     shape = [n for i, n in enumerate(values.shape) if i != axis]
@@ -90,9 +127,9 @@ def features_of(
     n_entries = values.numel() // values.shape[axis]
     at_a_time = max(1, int(values.memory / 2 / (16 * n_entries + 8 * len(folders))))
     for where, block in blocks_along(values, axis, at_a_time):
-        rows = scale[where] if len(scale) > 1 else scale
+        some = scale if len(scale.counts) == 1 else replace(scale, counts=scale.counts[where])
         whole = block.movedim(axis, 0).contiguous()
-        _fill_by_prefix_sums(whole, 0, orders, corners, signs, rows, out[where])
+        _fill_by_prefix_sums(whole, 0, orders, corners, signs, some, out[where])
     return out
 
 
@@ -102,12 +139,14 @@ def _fill_by_prefix_sums(
     orders: Sequence[Int[np.ndarray, " leaf"]],
     corners: Int[np.ndarray, "tuple corner"],
     signs: Float[np.ndarray, " corner"],
-    scale: Float[Tensor, "slice_or_1 tuple"],
+    scale: TupleScale,
     out: Float[Tensor, "slice tuple"],
 ) -> None:
     """Fill in the features of slices of an array in memory."""
     strides = array.stride(axis), [array.stride(i) for i in range(array.ndim) if i != axis]
-    prefix_features(array.view(-1).numpy(), strides, orders, corners, signs, scale.numpy(), out.numpy())
+    weight, size, counts, group = (x.numpy() for x in (scale.weight, scale.size, scale.counts, scale.group))
+    factors = weight, size, counts, group, scale.absent
+    prefix_features(array.view(-1).numpy(), strides, orders, corners, signs, factors, out.numpy())
 
 
 def _fill_on_gpu(
@@ -115,7 +154,7 @@ def _fill_on_gpu(
     axis: int,
     orders: Sequence[Int[np.ndarray, " leaf"]],
     ends: Sequence[Int[np.ndarray, "tuple 2"]],
-    scale: Float[Tensor, "slice_or_1 tuple"],
+    scale: TupleScale,
     out: Float[Tensor, "slice tuple"],
 ) -> None:
     """Fill in the features of slices by prefix sums in float64 along all other axes, a part of the first at a time.
@@ -152,7 +191,7 @@ def _fill_on_gpu(
             for tuples, places, sign in corners:
                 everywhere: tuple[Any, ...] = (slice(None), *places)
                 total.index_add_(1, tuples, by_slice[everywhere].mul_(sign))
-        out[where] = total.mul_(scale[where] if len(scale) > 1 else scale)
+        out[where] = total.mul_(scale.rows(where))
 
 
 def _unscaled(

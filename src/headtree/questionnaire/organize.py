@@ -206,6 +206,7 @@ class _Loop:
         others = [tree for i, tree in enumerate(trees) if i != axis and tree is not None]
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
+        self.distances[axis] = self.affinities[axis] = torch.empty(0)  # make room
         distances = self._tree_distances(axis, others)
         affinity = distance_affinity(distances)
         if affinity is None:
