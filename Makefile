@@ -59,7 +59,7 @@ sweep: $(STAMP)
 	$(BIN)/python -m tools.sweep
 
 fuzz: $(STAMP)
-	$(BIN)/python -m tools.fuzz
+	$(BIN)/python -m tools.fuzz --jobs $(WORKERS)
 
 kills: $(STAMP)
 	$(BIN)/python -m tests.pipeline.interrupted 50 --draw

@@ -1,4 +1,4 @@
-"""Organize thousands of drawn arrays and compare with literal definitions: ``python -m tools.fuzz [N] [SEED]``.
+"""Organize drawn arrays and compare them with literal definitions: ``python -m tools.fuzz [N] [SEED] [--jobs J]``.
 
 Every array must give an answer or an error of headtree's own. Distances equal the literal sum over all tuples of
 folders, are symmetric, and are exactly 0 between equal slices; the tree of the last affinity equals the tree grown
@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 import headtree as ht
 from tests import oracles
@@ -133,22 +136,50 @@ def permutes(case: Case, rng: np.random.Generator) -> bool:
     return all(other.trees[axis] == org.trees[axis].take(order) for axis, order in enumerate(orders))
 
 
-def run(n: int, seed: int) -> str:
-    """Check `n` arrays; returns a line of figures, or raises SystemExit with the first that breaks a law."""
-    start, counts, n_permuted = time.perf_counter(), Counter[str](), 0
-    for number in range(n):
-        case = drawn(seed, number)
-        said = problem(case)
-        if said is None and case.is_generic:
-            n_permuted += 1
-            if not permutes(case, np.random.default_rng(number)):
-                said = "permuted slices have other trees"
-        if said is not None:
-            raise SystemExit(f"array {number} of seed {seed} {case.x.shape} {case.x.dtype} {case.settings}: {said}")
-        counts["masked" if case.mask is not None else "full"] += 1
+class Verdict(NamedTuple):
+    """What was found for the array of a number."""
+
+    problem: str | None
+    is_masked: bool
+    is_permuted: bool
+
+
+def verdict(seed: int, number: int) -> Verdict:
+    """Check the array of this number, and the permuted array too if its slices are all different."""
+    case = drawn(seed, number)
+    said = problem(case)
+    is_permuted = said is None and case.is_generic
+    if is_permuted and not permutes(case, np.random.default_rng(number)):
+        said = "permuted slices have other trees"
+    if said is not None:
+        said = f"array {number} of seed {seed} {case.x.shape} {case.x.dtype} {case.settings}: {said}"
+    return Verdict(said, case.mask is not None, is_permuted)
+
+
+def run(n: int, seed: int, jobs: int = 1) -> str:
+    """Check `n` arrays; returns a line of figures, or raises SystemExit with the first that breaks a law.
+
+    With several jobs, as many processes share the arrays. What is found is the same.
+    """
+    start, n_masked, n_permuted = time.perf_counter(), 0, 0
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) if jobs > 1 else None
+    try:
+        each = (
+            pool.map(verdict, repeat(seed), range(n), chunksize=20)
+            if pool
+            else map(verdict, repeat(seed), range(n))
+        )
+        for found in each:
+            if found.problem is not None:
+                raise SystemExit(found.problem)
+            n_masked += found.is_masked
+            n_permuted += found.is_permuted
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
     seconds = time.perf_counter() - start
     return (
-        f"{n} arrays ({counts['masked']} with missing entries) agree with the literal definitions, "
+        f"{n} arrays ({n_masked} with missing entries) agree with the literal definitions, "
         f"{n_permuted} also when permuted; {seconds:.0f} s"
     )
 
@@ -159,11 +190,12 @@ def main() -> None:
     parser.add_argument("n", type=int, nargs="?", default=10_000)
     parser.add_argument("seed", type=int, nargs="?", default=0)
     parser.add_argument("--only", type=int, help="number of one array")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     given = parser.parse_args()
     if given.only is None:
-        print(run(given.n, given.seed))
+        print(run(given.n, given.seed, given.jobs))
     else:
-        print(drawn(given.seed, given.only), problem(drawn(given.seed, given.only)), sep="\n")
+        print(drawn(given.seed, given.only), verdict(given.seed, given.only), sep="\n")
 
 
 if __name__ == "__main__":
