@@ -11,7 +11,7 @@ def test_drawn_arrays_agree_with_the_literal_definitions():
 
 
 def test_arrays_can_be_shared_between_processes():
-    alone, shared = (run(20, seed=2, jobs=jobs).rsplit(";", 1)[0] for jobs in (1, 2))
+    alone, shared = (run(6, seed=2, jobs=jobs).rsplit(";", 1)[0] for jobs in (1, 2))
     assert alone == shared
 
 
