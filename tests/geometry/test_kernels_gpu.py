@@ -22,6 +22,9 @@ for n, n_features in ((1, 3), (5, 40), (70, 33), (130, 17)):
         ours = kernels_gpu.pairwise_l1(x)
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
         assert not ours.diagonal().any() and torch.equal(ours, ours.T)
+        x[torch.rand(x.shape) < 0.3] = torch.nan
+        theirs = (x[:, None] - x[None]).abs().double().nansum(2)
+        torch.testing.assert_close(kernels_gpu.pairwise_l1(x, has_gaps=True), theirs, rtol=rtol, atol=1e-6)
 print("as cdist has it")
 """
 

@@ -23,8 +23,10 @@ _BYTES_AT_A_TIME = 1 << 31
 _ENTRIES_AT_A_TIME = 1 << 30
 
 
-def pairwise_l1(features: Float[Tensor, "row feature"]) -> Float[Tensor, "row row"]:
+def pairwise_l1(features: Float[Tensor, "row feature"], *, has_gaps: bool = False) -> Float[Tensor, "row row"]:
     """L1 distance between every two rows, in float64, symmetric with a zero diagonal.
+
+    With gaps, a feature that is NaN in either row adds nothing.
 
     Sums over some features are in the dtype of `features`, float32 or float64.
     """
@@ -42,7 +44,15 @@ def pairwise_l1(features: Float[Tensor, "row feature"]) -> Float[Tensor, "row ro
         n_chunks = -(-len(part) // _FEATURES_AT_A_TIME)
         sums = features.new_zeros(n_chunks, n_padded, n_padded)
         _add_tile[(n_tiles * (n_tiles + 1) // 2, n_chunks)](
-            part, sums, n_padded, len(part), _FEATURES_AT_A_TIME, TILE=_TILE, UNROLLED=_UNROLLED, num_warps=_WARPS
+            part,
+            sums,
+            n_padded,
+            len(part),
+            _FEATURES_AT_A_TIME,
+            TILE=_TILE,
+            UNROLLED=_UNROLLED,
+            GAPS=has_gaps,
+            num_warps=_WARPS,
         )
         total += sums.sum(dim=0, dtype=torch.float64)
     upper = total[:n, :n].triu(1)
@@ -50,7 +60,9 @@ def pairwise_l1(features: Float[Tensor, "row feature"]) -> Float[Tensor, "row ro
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_tile(columns, sums, n, n_features, at_a_time, TILE: tl.constexpr, UNROLLED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_tile(  # type: ignore[no-untyped-def]
+    columns, sums, n, n_features, at_a_time, TILE: tl.constexpr, UNROLLED: tl.constexpr, GAPS: tl.constexpr
+):
     tile, chunk = tl.program_id(0), tl.program_id(1)
     right = ((tl.sqrt(8.0 * tile + 1) - 1) / 2).to(tl.int32)  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
     right = tl.where(right * (right + 1) // 2 > tile, right - 1, right)
@@ -63,6 +75,7 @@ def _add_tile(columns, sums, n, n_features, at_a_time, TILE: tl.constexpr, UNROL
     for feature in range(start, tl.minimum(start + at_a_time, n_features), UNROLLED):
         for step in tl.static_range(UNROLLED):
             row = columns + (feature + step) * n
-            total += tl.abs(tl.load(row + first)[:, None] - tl.load(row + second)[None, :])
+            size = tl.abs(tl.load(row + first)[:, None] - tl.load(row + second)[None, :])
+            total += tl.where(size > 0, size, 0.0) if GAPS else size
     place = chunk.to(tl.int64) * n * n + first.to(tl.int64)[:, None] * n + second[None, :]
     tl.store(sums + place, total)

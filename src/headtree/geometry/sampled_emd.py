@@ -21,13 +21,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree import _checks
-from headtree._lazy_array import ScaledBlocks
+from headtree._lazy_array import ScaledBlocks, blocks_along
 from headtree._threads import product_by_rows
 from headtree.geometry.emd import Weights, folder_weights, unit_maximum
 from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import add_pairwise_l1, padded_length
 from headtree.geometry.slice_features import Level, TreeAxis, all_features, features_of
 from headtree.trees.tree import PartitionTree
+
+#: Multiplications and conversions between the sum over a tuple of folders and its weighted mean.
+_MULTIPLICATIONS = 8
 
 
 class SampledDistances(NamedTuple):
@@ -73,7 +76,11 @@ def sampled_emd(
     axes = [TreeAxis.of(*each, alpha, beta, weights) for each in zip(trees, orders, strict=True)]
     if samples is None and missing is None and isinstance(values, Tensor):
         weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
-        every = _pairwise(all_features(values.movedim(axis, 0), axes, [weight for weight, _ in weights_and_units]))
+        of_folders = [weight for weight, _ in weights_and_units]
+        every = _pairwise(all_features(values.movedim(axis, 0), axes, of_folders))
+        means = [weight / (each.stop - each.start) for weight, each in zip(of_folders, axes, strict=True)]
+        totals = (math.prod(float(each.sum()) for each in factors) for factors in (means, of_folders))
+        every = _without_rounding_errors(every, values, axis, *(torch.tensor([x]).double() for x in totals))
         return SampledDistances(every * math.prod(unit for _, unit in weights_and_units), None)
     if samples is None:
         parts = _everything(trees, [unit_maximum(folder_weights(tree, alpha, beta, weights))[0] for tree in trees])
@@ -174,36 +181,66 @@ def _both_present(
     parts: Sequence[_Part],
 ) -> list[Float[Tensor, "slice slice"]]:
     """Sums of weighted differences of means over the folder tuples of each part that both slices have."""
-    folders, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
-    present = _PresentEntries.of(values, missing, axis, axes, folders)
-    entries = present.of_tuples()
-    scale = torch.where(entries > 0, torch.from_numpy(weight).to(values.device) / entries, 0.0)
+    folders, of_tuples = (np.concatenate(each) for each in zip(*parts, strict=True))
+    entries = _PresentEntries.of(values, missing, axis, axes, folders).of_tuples()
+    weight = torch.where(entries > 0, torch.from_numpy(of_tuples).to(values.device), 0.0)
+    has_gaps = len(entries) > 1
+    # nobody has a folder that is missing from slices with a common mask: it adds nothing
+    scale = torch.where(entries > 0, weight / entries, math.nan if has_gaps else 0.0)
     features = features_of(values, axis, axes, folders, scale)
     found, stop = [], 0
     for part in parts:
         columns = slice(stop, stop + len(part.weight))
         stop = columns.stop
-        both = everything = _pairwise(features[:, columns])
-        if len(entries) > 1:
-            lacking = present.lacking(features[:, columns], columns)
-            both = everything - lacking - lacking.T
-            # terms are rounded in their own dtype: the remainder of a sum that cancels is set to zero
-            both[both <= 16 * torch.finfo(values.dtype).eps * everything] = 0
-        found.append(both)
+        sums = _pairwise(features[:, columns], has_gaps=has_gaps)
+        of_slices = scale[:, columns].nansum(dim=1), weight[:, columns].sum(dim=1)
+        found.append(_without_rounding_errors(sums, values, axis, *of_slices))
     return found
 
 
-def _pairwise(features: Float[Tensor, "slice feature"]) -> Float[Tensor, "slice slice"]:
+def _pairwise(features: Float[Tensor, "slice feature"], *, has_gaps: bool = False) -> Float[Tensor, "slice slice"]:
+    """L1 distances between rows; with gaps, a feature that is NaN in either row adds nothing."""
     n, n_features = features.shape
     if features.is_cuda:
         from headtree.geometry.kernels_gpu import pairwise_l1
 
-        return pairwise_l1(features)
+        return pairwise_l1(features, has_gaps=has_gaps)
     padded = np.zeros((n, padded_length(n_features)), dtype=features.numpy().dtype)
     padded[:, :n_features] = features.numpy()
     total = np.zeros((n, n))
-    add_pairwise_l1(padded, total)
+    add_pairwise_l1(padded, total, has_gaps=has_gaps)
     return torch.from_numpy(total + total.T)
+
+
+def _without_rounding_errors(
+    sums: Float[Tensor, "slice slice"],
+    values: Float[Tensor, "..."] | ScaledBlocks,
+    axis: int,
+    scale: Float[Tensor, " slice_or_1"],
+    weight: Float[Tensor, " slice_or_1"],
+) -> Float[Tensor, "slice slice"]:
+    r"""Set sums to zero that rounding errors alone may explain: there is no structure to be found in them.
+
+    The sum over a tuple of folders is made of :math:`2^d` prefix sums in float64 over the d other axes, in which an
+    entry has gone through at most as many additions as these axes have leaves. It is therefore off by at most
+    :math:`2^d k u` times the sum of the slice's absolute values, u being the unit roundoff and k the number of
+    additions and multiplications, and a weighted mean by that times what turns a sum into it: `scale` is the sum of
+    this over folders. Entries and means are rounded in their own dtype, each by at most u times the largest entry;
+    `weight` is the sum of the weights of the means.
+    """
+    shape = [n for i, n in enumerate(values.shape) if i != axis]
+    n_corners = 2 ** len(shape)
+    of_sum = n_corners * (sum(shape) + n_corners + _MULTIPLICATIONS) * torch.finfo(torch.float64).eps / 2 * scale
+    of_largest = torch.finfo(values.dtype).eps * weight
+    most = 2 * float((of_sum * math.prod(shape) + of_largest).max())  # entries are at most 1
+    if not bool(((sums > 0) & (sums <= most)).any()):
+        return sums
+    n = values.shape[axis]
+    total, largest = (torch.zeros(n, dtype=torch.float64, device=sums.device) for _ in range(2))
+    for where, block in blocks_along(values, axis, 1):
+        total[where], largest[where] = block.abs().sum(dtype=torch.float64), block.abs().max()
+    bound = of_sum.to(sums.device) * total + of_largest.to(sums.device) * largest
+    return sums.masked_fill(sums <= bound[:, None] + bound[None, :], 0)
 
 
 def _sizes(
@@ -264,15 +301,6 @@ class _PresentEntries:
     def of_tuples(self) -> Float[Tensor, "slice_or_1 tuple"]:
         return self.of_groups[:, self.group] * self.size
 
-    def lacking(self, features: Float[Tensor, "slice some"], columns: slice) -> Float[Tensor, "slice slice"]:
-        """Sum of |a| over some folder tuples that slice a has and slice b lacks."""
-        absent = self.of_groups == 0
-        some = absent.any(dim=0)
-        sizes = torch.zeros(len(features), len(some), dtype=torch.float64, device=features.device)
-        sizes.index_add_(1, self.group[columns], features.double().abs())
-        sizes, lacks = sizes[:, some].to(features.dtype), absent[:, some].to(features.dtype)
-        return (sizes @ lacks.T if sizes.is_cuda else product_by_rows(sizes, lacks)).double()
-
 
 def _kept_weight(
     missing: Bool[Tensor, "..."],
@@ -302,4 +330,4 @@ def _kept_weight(
         weight = np.outer(products.outer_weight[steps], products.inner_weight).ravel()
         weighted = is_there * torch.from_numpy(weight).to(device)
         kept += weighted @ is_there.T if weighted.is_cuda else product_by_rows(weighted, is_there)
-    return kept * factor
+    return (kept.tril() + kept.tril(-1).T) * factor
