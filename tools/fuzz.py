@@ -1,9 +1,10 @@
 """Organize drawn arrays and compare them with literal definitions: ``python -m tools.fuzz [N] [SEED] [--jobs J]``.
 
 Every array must give an answer or an error of headtree's own. Distances equal the literal sum over all tuples of
-folders, are symmetric, and are exactly 0 between equal slices; the tree of the last affinity equals the tree grown
-in plain loops; nothing is NaN; arrays without ties give permuted trees when they are permuted. The first array that
-breaks a law is printed with its number, and ``--only NUMBER`` repeats it.
+folders; exact or sampled, they are symmetric and exactly 0 between equal slices; constant arrays have flat trees,
+whatever is missing; the tree of the last affinity equals the tree grown in plain loops; nothing is NaN; arrays
+without ties give permuted trees when they are permuted. The first array that breaks a law is printed with its
+number, and ``--only NUMBER`` repeats it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ _CLOSE = {np.dtype(np.float64): 1e-11, np.dtype(np.float32): 2e-5}
 
 
 class Case(NamedTuple):
-    """An array, its mask and the settings, and whether its slices are all different."""
+    """An array, its mask and the settings, and whether its slices are all different or its entries all equal."""
 
     x: np.ndarray[Any, Any]
     mask: np.ndarray[Any, Any] | None
     settings: ht.Questionnaire
     is_generic: bool
+    is_constant: bool
 
 
 def drawn(seed: int, number: int) -> Case:
@@ -71,9 +73,10 @@ def drawn(seed: int, number: int) -> Case:
         tree=str(rng.choice(["flexible", "flexible", "binary"])),  # type: ignore[arg-type]
         initial=str(rng.choice(["cosine", "correlation", "gaussian"])),  # type: ignore[arg-type]
         weights=str(rng.choice(["levels", "distinct"])),  # type: ignore[arg-type]
+        samples=int(rng.integers(2, 17)) if rng.random() < 0.2 else "auto",
     )
     is_generic = is_plain and mask is None and x.dtype == np.float64 and min(shape) > 1
-    return Case(x, mask, settings, is_generic)
+    return Case(x, mask, settings, is_generic, kind in ("constant", "last bit"))
 
 
 def problem(case: Case) -> str | None:
@@ -94,6 +97,7 @@ def problem(case: Case) -> str | None:
     for axis, found in enumerate(distances):
         others = [tree for i, tree in enumerate(org.trees) if i != axis]
         said = _wrong_distances(case, axis, found, others) or _wrong_tree(case, org, axis)
+        said = said or _unlawful(case, axis, org.distances[axis])
         if said:
             return f"axis {axis}: {said}"
     return None
@@ -107,11 +111,19 @@ def _wrong_distances(
     expected = oracles.tree_emd(
         x / unit, axis, trees, s.alpha, s.beta, distinct=s.weights == "distinct", missing=case.mask
     )
-    if np.isnan(found).any() or not np.array_equal(found, found.T):
-        return "distances are NaN or not symmetric"
     scale = max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0))
     if not np.allclose(found / unit, expected, rtol=_CLOSE[x.dtype], atol=_CLOSE[x.dtype] * scale):
         return "distances differ from the literal sum"
+    return _unlawful(case, axis, found)
+
+
+def _unlawful(case: Case, axis: int, found: np.ndarray[Any, Any]) -> str | None:
+    """What no distances between slices may be, exact or sampled."""
+    x = case.x
+    if np.isnan(found).any() or not np.array_equal(found, found.T):
+        return "distances are NaN or not symmetric"
+    if case.is_constant and found[np.isfinite(found)].any():
+        return "slices of a constant array have a distance"
     slices = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
     hidden = (
         np.zeros_like(slices, bool) if case.mask is None else np.moveaxis(case.mask, axis, 0).reshape(slices.shape)
@@ -124,6 +136,8 @@ def _wrong_distances(
 def _wrong_tree(case: Case, org: ht.Organization, axis: int) -> str | None:
     if not all(np.isfinite(a).all() for a in (org.affinities[axis], org.coordinates[axis])):
         return "affinities or coordinates are not finite"
+    if case.is_constant and any(tree.n_levels > 2 for tree in org.trees):
+        return "a constant array has a tree"
     if case.settings.tree != "flexible" or not case.is_generic:
         return None
     return None if org.trees[axis] == oracles.flexible_tree(org.affinities[axis]) else "the tree differs from loops"
