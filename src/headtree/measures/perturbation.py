@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
-from headtree._checks import at_least_one, generator
+from headtree._checks import as_list, at_least_one, generator
 from headtree.errors import InvalidValueError
 from headtree.measures.heads.rollout import attention_rollout, mean_attention
 from headtree.models.given_model import view_and_options
@@ -221,8 +221,9 @@ def _has_logits(prepared: PreparedInputs) -> bool:
 def _checked_methods(methods: Sequence[str] | None, has_logits: bool, also_random: bool = True) -> list[str]:
     without = {"token tensor (logit)": not has_logits, "random": not also_random}
     possible = [name for name in METHODS if not without.get(name)]
-    chosen = possible if methods is None else [methods] if isinstance(methods, str) else list(methods)
-    wrong = [name for name in chosen if name not in possible]
+    given = [methods] if isinstance(methods, str) else methods
+    chosen = possible if given is None else as_list(given, "methods", "names")
+    wrong = [name for name in chosen if not isinstance(name, str) or name not in possible]
     if wrong or not chosen:
         raise InvalidValueError(
             f"methods must be some of {', '.join(map(repr, possible))}, got {wrong[0] if wrong else 'none'!r}"
