@@ -144,10 +144,8 @@ def show(run: Run, *, height: int = 800) -> Page:
 
 def _stored_page(run: Run) -> str | None:
     """The page that the run's own step wrote."""
-    path = getattr(run, "path", None)
-    if not isinstance(path, Path) or not run.record.is_done("page") or not (path / "report.html").is_file():
-        return None
-    return (path / "report.html").read_text(encoding="utf-8")
+    path = getattr(run, "page", None)
+    return path.read_text(encoding="utf-8") if isinstance(path, Path) else None
 
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
