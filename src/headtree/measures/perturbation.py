@@ -61,9 +61,10 @@ class PerturbationTest:
     >>> import headtree as ht
     >>> network = ht.load_bundled("txl")
     >>> given = [{"input_ids": item["input_ids"][:, :12]} for item in network.inputs[:3]]
-    >>> found = ht.perturbation_test(network.model, inputs=given, steps=4)
+    >>> methods = ["attention", "rollout", "random"]
+    >>> found = ht.perturbation_test(network.model, inputs=given, methods=methods, steps=4)
     >>> found.curves.shape  # methods, inputs, shares 0, 1/4 … 1
-    (8, 3, 5)
+    (3, 3, 5)
     >>> found.table().columns.tolist()
     ['method', 'area', 'low', 'high']
     """
@@ -188,9 +189,9 @@ def token_relevance(
     >>> import headtree as ht
     >>> network = ht.load_bundled("txl")
     >>> given = {"input_ids": network.inputs[0]["input_ids"][:, :12]}
-    >>> (found,) = ht.token_relevance(network.model, inputs=given, tokenizer=network.tokenizer)
+    >>> (found,) = ht.token_relevance(network.model, inputs=given, methods=["attention", "rollout"])
     >>> found.sizes
-    Frozen({'by': 7, 'query': 12, 'key': 12})
+    Frozen({'by': 2, 'query': 12, 'key': 12})
     >>> found.sel(by="rollout").isel(query=-1).sum().round(6).item()
     1.0
     """
