@@ -155,9 +155,12 @@ class ActivationCache:
         dims, attrs = ("head", axis, "feature"), {"description": what}
         if name not in ("ov", "writes"):
             parts = [getattr(call, name)[:, : len(labels)] for call in self.calls]
+            _check_rows(name, {part.shape[1] for part in parts}, len(labels))
             _check_equal_sizes(name, {part.shape[-1] for part in parts})
             return xr.DataArray(torch.cat(parts).numpy(), dims=dims, coords=coords, attrs=attrs)
-        widths = {call.matrix.shape[-1] for call in self.calls}
+        found = [call.ov(0) if name == "ov" else call.writes(0) for call in self.calls]
+        _check_rows(name, {len(first[: len(labels)]) for first in found}, len(labels))
+        widths = {first.shape[-1] for first in found}
         _check_equal_sizes(name, widths)
         places = [(call, i) for call in self.calls for i in range(len(call.z))]
 
@@ -191,6 +194,14 @@ def _check_equal_sizes(name: str, sizes: set[int]) -> None:
         raise InvalidValueError(
             f"{name} has {' and '.join(map(str, sorted(sizes)))} features in different layers, so it is no single "
             "array; select layers of one size with layers=…"
+        )
+
+
+def _check_rows(name: str, sizes: set[int], n_tokens: int) -> None:
+    if sizes != {n_tokens}:
+        raise InvalidValueError(
+            f"{name} has {' and '.join(map(str, sorted(sizes)))} rows for {n_tokens} tokens, because layers join "
+            "or drop tokens after they attend; select layers that keep all of them with layers=…"
         )
 
 
