@@ -70,7 +70,9 @@ def test_sums_over_boxes_by_operations_of_torch(shape, axis, bytes_at_a_time, mo
     expected = np.array([ordered[(slice(None), *box)].reshape(shape[axis], -1).sum(1) for box in boxes]).T
     values, found = torch.from_numpy(x.copy()), torch.empty(shape[axis], 20, dtype=torch.float64)
     slice_features._fill_on_gpu(values, axis, orders, ends, scale, found)
-    np.testing.assert_allclose(found.numpy(), expected * (weight / (counts[:, group] * size)).numpy(), rtol=1e-9)
+    np.testing.assert_allclose(
+        found.numpy(), expected * (weight / (counts[:, group] * size)).numpy(), rtol=1e-9, atol=1e-11
+    )
     np.testing.assert_array_equal(values.numpy(), x)
 
 
