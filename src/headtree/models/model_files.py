@@ -217,8 +217,11 @@ class ModelFiles:
         try:
             return self._quietly(lambda: kind.from_pretrained(self._origin, **self.options, **options))
         except Exception as error:
+            remedy = (
+                f"check that the GGUF file is whole, or pass {what}=… in Python" if options else _REMEDIES[what]
+            )
             raise InvalidValueError(
-                f"{self.name!r} has no usable {what} ({_first_line(error)}); {_REMEDIES[what]}"
+                f"{self.name!r} has no usable {what} ({_first_line(error)}); {remedy}"
             ) from error
 
     def _companion_by_name(self, what: str, kind: Any) -> Any:
