@@ -89,6 +89,17 @@ def test_a_tensor_that_fits_no_worker_is_refused(tight):
         memory_limit.Limit(100).holds(att)
 
 
+def test_too_little_for_a_block_is_said_before_anything_is_written(tmp_path):
+    ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 64, 64))).save(tmp_path / "x.zarr")
+    given = [str(tmp_path / "x.zarr"), "--attention", "hqk", "--memory", "1MB", "-o", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, ["organize", *given, "--no-draw"])
+    assert result.exit_code == 2
+    assert "memory must be at least" in result.stderr
+    assert "allow that much, or take fewer heads or tokens" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_reading_ahead_gives_what_is_there(tmp_path):
     x = np.random.default_rng(0).normal(size=(5, 17, 13)).astype(np.float32)
     ht.AttentionTensor.from_array(x).save(tmp_path / "x.zarr")
