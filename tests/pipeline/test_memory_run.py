@@ -28,7 +28,7 @@ def tight(monkeypatch):
     """Only arrays count, so small ones are read by blocks; measures have small blocks too."""
     monkeypatch.setattr(memory_limit, "working_bytes", lambda *given: (0, 0))
     monkeypatch.setattr(memory_limit, "memory_in_use", lambda: 0)
-    for name in ("_OTHER", "_SCORES_OF_A_HEAD", "_A_HEAD"):
+    for name in ("_OTHER", "_SCORES_OF_A_HEAD", "_A_HEAD", "_COPIES_TO_ORGANIZE"):
         monkeypatch.setattr(memory_limit, name, 0)
     monkeypatch.setattr(regularity, "_ENTRIES_AT_A_TIME", 2 * 18 * 18)
     monkeypatch.setattr(invariance, "_ENTRIES_AT_A_TIME", 3 * 18 * 18)

@@ -15,6 +15,7 @@ import torch
 from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
+from headtree.questionnaire.settings import EXACT_ENTRIES
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped, with_shared_mask
 from headtree.tensor.stored_array import StoredArray
@@ -29,6 +30,8 @@ _OTHER = 72 << 20
 _COPIES = 8
 #: Bytes for each entry of one head while heads are measured one by one, of scores and of other kinds.
 _SCORES_OF_A_HEAD, _A_HEAD = 76, 64
+#: Copies of a tensor that is organized as a whole, with centred ones in float64 while they are made.
+_COPIES_TO_ORGANIZE = 6
 #: Bytes for each entry that is read ahead, with a copy.
 _READ_AHEAD = 12
 #: Copies of a slice of a tensor in its smallest block.
@@ -94,8 +97,14 @@ class Limit:
             self.room_to_compare(att)
 
     def room_to_organize(self, att: AttentionTensor) -> int:
-        """Bytes that are left for blocks of a tensor while it is organized."""
-        return self._room(att, "organize", *working_bytes(att.shape))
+        """Bytes that are left for blocks of a tensor while it is organized.
+
+        All of a tensor whose distances may be exact must be in memory then.
+        """
+        with_blocks, without = working_bytes(att.shape)
+        is_sampled = math.prod(att.shape) > EXACT_ENTRIES
+        whole = 0 if is_sampled else _COPIES_TO_ORGANIZE * tensor_bytes(att)
+        return self._room(att, "organize", with_blocks, max(without, with_blocks + whole))
 
     def room_to_measure(self, att: AttentionTensor) -> int:
         """Bytes that are left for blocks of a tensor while it is measured."""
