@@ -117,8 +117,8 @@ def sampled_affinity(
     n = len(difference)
     error = float(difference.fill_diagonal_(0).square_().sum().div_(max(1, n * (n - 1))).sqrt()) / 2
     del difference
-    together = [first.add_(second).div_(2) for first, second in zip(*halves, strict=True)]
-    return SampledAffinity(_affinity_of_products(kind, *together, common), error, n_taken, other)
+    products, of_both = (first.add_(second).div_(2) for first, second in zip(*halves, strict=True))
+    return SampledAffinity(_affinity_of_products(kind, products, of_both, common), error, n_taken, other)
 
 
 def slice_powers(values: Float[Tensor, "..."] | ScaledBlocks) -> list[Float[Tensor, " _slice"]]:
