@@ -161,8 +161,13 @@ def perturbed(
     pairs: Float[Tensor, "slice slice"], size: float, rng: np.random.Generator
 ) -> Float[Tensor, "slice slice"]:
     """Affinities or distances multiplied by 1 + size · z, z standard normal for every pair, but not negative."""
-    z = np.tril(rng.standard_normal(tuple(pairs.shape)), -1)
-    changed = (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+    if pairs.is_cuda:
+        on_gpu = torch.Generator(pairs.device).manual_seed(int(rng.integers(2**63)))
+        z = torch.randn(pairs.shape, generator=on_gpu, dtype=pairs.dtype, device=pairs.device)
+    else:
+        z = torch.from_numpy(rng.standard_normal(tuple(pairs.shape))).to(pairs)
+    z = z.tril(-1)
+    changed = (pairs * (1 + size * (z + z.T))).clamp_(min=0)
     return torch.where(pairs.isinf(), pairs, changed)
 
 

@@ -126,7 +126,7 @@ def _markov(
     g = torch.where(affinity > _NO_AFFINITY * affinity.max(), affinity, 0.0)
     # by a power of two, so nothing is rounded: row sums and their products stay in range
     exponent = math.frexp(float(affinity.max()))[1]
-    g = torch.ldexp(torch.ldexp(g, torch.tensor(-(exponent // 2))), torch.tensor(exponent // 2 - exponent))
+    g = _checks.times_power_of_two(g, -exponent, in_place=True)
     r = g.sum(dim=1)
     isolated = r == 0
     own = math.ldexp(1.0, max(-1000, min(-exponent, 1000)))  # an isolated point has affinity 1 with itself

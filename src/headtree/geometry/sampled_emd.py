@@ -10,7 +10,7 @@ summed over all folders of the axes along which the mask varies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -30,6 +30,9 @@ from headtree.trees.tree import PartitionTree
 
 #: Features that are copied at a time for the kernel of differences.
 _COPIED_AT_A_TIME = 8 * BLOCK
+
+#: Most folder tuples of all slices whose entries are counted together on a GPU.
+_COUNTS_ON_GPU = 1 << 26
 
 #: Multiplications and conversions between the sum over a tuple of folders and its weighted mean.
 _MULTIPLICATIONS = 8
@@ -96,7 +99,7 @@ def sampled_emd(
     scale: float | Tensor = math.prod(each.unit for each in axes)
     if missing is not None:
         of_folders = [folder_weights(tree, alpha, beta, weights) for tree in trees]
-        kept = _kept_weight(missing, axis, trees, of_folders, values.device)
+        kept = _kept_weight(missing, axis, trees, axes, of_folders, values.device)
         scale = scale * math.prod(float(weight.sum()) for weight in of_folders) / kept
     distances = torch.where(torch.as_tensor(scale) == torch.inf, torch.inf, total * scale).fill_diagonal_(0)
     known = torch.isfinite(distances).fill_diagonal_(False)
@@ -328,6 +331,7 @@ def _kept_weight(
     missing: Bool[Tensor, "..."],
     axis: int,
     trees: Sequence[PartitionTree],
+    axes: Sequence[TreeAxis],
     weights: Sequence[Float[np.ndarray, " folder"]],
     device: torch.device,
 ) -> Float[Tensor, "slice_or_1 slice_or_1"]:
@@ -341,15 +345,35 @@ def _kept_weight(
         each = present.reshape(-1).to(device, torch.float64)
         return factor * each[:, None] * each[None, :]
     counted = present.movedim(axis, 0).reshape(shape)
-    products = Products.of([trees[i] for i in chosen], [weights[i] for i in chosen])
-    runs = products.runs(shape[0])
-    sums = FolderSums(counted.to(torch.float32), 0, products, runs[0].stop)
     kept = torch.zeros(shape[0], shape[0], dtype=torch.float64, device=device)
-    for steps in runs:
-        n_steps, n_inner = steps.stop - steps.start, len(products.inner_size)
-        counts = sums.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))[:, : n_steps * n_inner]
-        is_there = torch.from_numpy(counts > 0).to(device, torch.float64)
-        weight = np.outer(products.outer_weight[steps], products.inner_weight).ravel()
+    for is_there, weight in _presence(counted, [(trees[i], axes[i], weights[i]) for i in chosen], device):
         weighted = is_there * torch.from_numpy(weight).to(device)
         kept += weighted @ is_there.T if weighted.is_cuda else product_by_rows(weighted, is_there)
     return (kept.tril() + kept.tril(-1).T) * factor
+
+
+def _presence(
+    counted: Bool[Tensor, "slice ..."],
+    of_axes: Sequence[tuple[PartitionTree, TreeAxis, Float[np.ndarray, " folder"]]],
+    device: torch.device,
+) -> Iterator[tuple[Float[Tensor, "slice tuple"], Float[np.ndarray, " tuple"]]]:
+    """Whether slices have entries in folder tuples, some tuples at a time, and the weights of the tuples."""
+    trees, axes, weights = zip(*of_axes, strict=True)
+    n_tuples = math.prod(len(weight) for weight in weights)
+    if device.type == "cuda" and len(counted) * n_tuples <= _COUNTS_ON_GPU:
+        sums = all_features(
+            counted.to(device, torch.float32), axes, [(each.stop - each.start).astype(np.float64) for each in axes]
+        )
+        weight = np.ones(1)
+        for each in weights:
+            weight = np.outer(weight, each).ravel()
+        yield (sums > 0.5).double(), weight
+        return
+    products = Products.of(trees, weights)
+    runs = products.runs(len(counted))
+    sums_of = FolderSums(counted.to(torch.float32), 0, products, runs[0].stop)
+    for steps in runs:
+        n_steps, n_inner = steps.stop - steps.start, len(products.inner_size)
+        counts = sums_of.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))[:, : n_steps * n_inner]
+        weight = np.outer(products.outer_weight[steps], products.inner_weight).ravel()
+        yield torch.from_numpy(counts > 0).to(device, torch.float64), weight

@@ -264,7 +264,7 @@ class _Loop:
             tree = self.trees[axis]
             if tree is None or math.isnan(error) or self.settings.tree != "flexible":
                 continue
-            changed = distance_affinity(perturbed(self.distances[axis].cpu(), error, np.random.default_rng(0)))
+            changed = distance_affinity(perturbed(self.distances[axis], error, np.random.default_rng(0)))
             if changed is None:
                 continue
             moved = tree_distance(tree, flexible_tree_of(spectrum(changed), self.settings.tree_constant))
