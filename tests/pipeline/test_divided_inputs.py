@@ -65,8 +65,6 @@ def test_results_are_joined_in_order():
     assert list(each_divided(ThisProcess(), items)) == [[(1, 0)], [(3, 0), (3, 1), (3, 2)], [(2, 0), (2, 1)]]
 
 
-@pytest.mark.parametrize(
-    ("n_workers", "n_inputs", "n_each"), [(1, 3, 1), (3, 3, 1), (5, 3, 1), (6, 3, 2), (4, 0, 4)]
-)
+@pytest.mark.parametrize(("n_workers", "n_inputs", "n_each"), [(1, 3, 1), (3, 3, 1), (5, 3, 2), (4, 0, 4)])
 def test_workers_of_an_input(n_workers, n_inputs, n_each):
     assert workers_for_each(Several(n_workers), n_inputs) == n_each
