@@ -13,7 +13,7 @@ from headtree.errors import InvalidValueError
 from headtree.pipeline import array_run as arrays
 from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
-from headtree.pipeline.memory_limit import limit_in_bytes
+from headtree.pipeline.memory_limit import Limit, limit_in_bytes
 from headtree.pipeline.sources import Source, TensorSource
 from headtree.pipeline.workers import ThisProcess, Workers
 from headtree.questionnaire.settings import Questionnaire
@@ -97,9 +97,8 @@ def make_run(
     workers : Workers, optional
         Where the inputs are worked on, from `open_workers`; by default in this process. The result is the same.
     memory : str or int, optional
-        The most memory that this process, or each worker, may take, such as "2GB". Tensors that need more are
-        organized and compared by blocks, with the same result. A step that needs a whole tensor raises an error
-        that says how much it takes; what is done until then stays.
+        The most memory that this process, or each worker, may take, such as "2GB". Tensors that need more are read
+        by blocks, with the same result; an error says what would be enough if even a block does not fit.
     """
     settings = {
         "source": source.settings,
@@ -110,6 +109,9 @@ def make_run(
     }
     begin = cache(source.begin)  # a model is loaded once, if any step needs it
     on, limit = workers or ThisProcess(), limit_in_bytes(memory)
+    if isinstance(source, TensorSource):
+        for att in source.tensors:
+            Limit(limit).check(att)
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
         "organize": PlannedStep(lambda writer: steps.organize_inputs(writer, on, limit), files_of("organize")),
