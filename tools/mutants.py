@@ -29,6 +29,7 @@ TESTS = {
     "geometry/emd.py": ("tests/geometry/test_emd.py", "tests/geometry/test_rounding.py"),
     "geometry/masked_emd.py": ("tests/geometry/test_emd.py", "tests/geometry/test_rounding.py"),
     "geometry/folder_sums.py": ("tests/geometry/test_emd.py", "tests/geometry/test_rounding.py"),
+    "geometry/sampled_emd.py": ("tests/geometry/test_sampled_emd.py",),
     "geometry/affinity.py": (
         "tests/geometry/test_affinity.py",
         "tests/geometry/test_rounding.py",
@@ -159,7 +160,9 @@ def main() -> None:
     import numba  # noqa: F401  (with the imports below, what takes long; pytest imports its plugins itself)
     import pandas  # noqa: F401, ICN001
     import scipy.sparse.linalg  # noqa: F401
+    import sklearn.metrics  # noqa: F401
     import torch  # noqa: F401
+    import xarray  # noqa: F401, ICN001
 
     chosen = [m for module in TESTS if given.only in module for m in mutants(module)][:: given.share]
     start, survivors = time.perf_counter(), []
