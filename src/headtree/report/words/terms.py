@@ -21,3 +21,14 @@ TERMS = {
     "stability": "Stability says how alike different inputs rank and group the heads.",
     "confidence": "The confidence of a head is the mean over queries of the largest attention weight.",
 }
+
+#: The same on the page of a plain array.
+ARRAY_TERMS = {
+    "slice": "A slice is the array at one place of an axis.",
+    "folder": "A folder is a group of slices in the tree of an axis; folders lie inside larger folders.",
+    "affinity": "The affinity of two slices is near 1 if they are alike and near 0 if they are not.",
+    "map": "The map shows slices as points by their diffusion coordinates: alike ones lie close together.",
+    "tree": "The tree joins slices that are alike first; further left, junctions join slices that are less alike.",
+    "organized": "An organized matrix has its rows and columns in the order of their trees, similar ones close.",
+    "Haar coefficients": TERMS["Haar coefficients"],
+}

@@ -36,14 +36,15 @@ HT.colours = (() => {
   /** Colour of every head by a column, with what a legend needs. */
   function ofColumn(net, name) {
     const column = net.column(name);
-    if (column.type === "word" || name === "family") {
+    const isFolder = name.startsWith("folder_");  // of an array's axis
+    if (column.type === "word" || name === "family" || isFolder) {
       const values = column.type === "word" ? column.words : Array.from(column.values, v => v < 0 ? "" : String(v));
       const found = [...new Set(values)].filter(Boolean)
         .sort((a, b) => a.localeCompare(b, undefined, {numeric: true}));
       const fill = value => value ? CATEGORIES[found.indexOf(value) % CATEGORIES.length] : NONE;
       const named = values.includes("") ? [...found, ""] : found;
-      return {colours: values.map(fill), categories: named.map(value => [value ? (name === "family" ? `family ${value}`
-        : value) : "none", fill(value)]), repeats: found.length > CATEGORIES.length};
+      return {colours: values.map(fill), categories: named.map(value => [value ? (isFolder ? `folder ${value}`
+        : name === "family" ? `family ${value}` : value) : "none", fill(value)]), repeats: found.length > CATEGORIES.length};
     }
     const finite = Float64Array.from(column.values).filter(Number.isFinite).sort();
     const at = share => finite[Math.round(share * (finite.length - 1))] ?? 0;

@@ -70,7 +70,7 @@ HT.dom = (() => {
 
   /** A button that selects heads, and looks like a link. */
   const headLink = (text, heads) => button(text, event => HT.state.select(heads, event.shiftKey),
-    {class: "link", title: heads.length > 1 ? "Select these heads" : "Select this head"});
+    {class: "link", title: heads.length > 1 ? `Select these ${HT.network.unit.many}` : `Select this ${HT.network.unit.one}`});
 
   /** A "?" that explains a word: on hover, on focus, and to screen readers. */
   function why(text) {

@@ -29,8 +29,8 @@ HT.map = (() => {
     const place = i => [Math.min(plot.margin.left + plot.inner.width, Math.max(plot.margin.left, plot.sx(xs[i]))),
       Math.min(plot.margin.top + plot.inner.height, Math.max(plot.margin.top, plot.sy(ys[i])))];
     const title = name => name.startsWith("coordinate_") ? `diffusion ${words(name)}` : words(name);
-    const places = lazily("Positions as a table", () => table("Where each head lies on the map",
-      ["head", words(HT.state.get().x), words(HT.state.get().y)], net.names.map((name, i) => [name, xs[i], ys[i]])));
+    const places = lazily("Positions as a table", () => table(`Where each ${net.unit.one} lies on the map`,
+      [net.unit.one, words(HT.state.get().x), words(HT.state.get().y)], net.names.map((name, i) => [name, xs[i], ys[i]])));
     const nearest = (px, py) => {
       let best = -1, least = 15 * 15;
       for (let i = 0; plot && i < net.nHeads; i++) {
@@ -40,7 +40,7 @@ HT.map = (() => {
       return best;
     };
     const self = HT.plot.card({
-      id: "map", title: "Map of heads", term: net.explained("map"), controls: [labelled("across", x), labelled("up", y), crowdLabel], tables: [places],
+      id: "map", title: `Map of ${net.unit.many}`, term: net.explained("map"), controls: [labelled("across", x), labelled("up", y), crowdLabel], tables: [places],
       legends: (left, top, width) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), left, top, width),
       draw: width => {
         const state = HT.state.get();

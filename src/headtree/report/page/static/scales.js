@@ -1,6 +1,6 @@
 /* Scales of one or two heads: the matrix organized by its trees, Haar coefficients, paraproduct terms, structure scores. */
 HT.scales = (() => {
-  const {el, svg, byId, number, percent, options, labelled, table, lazily, token, headLink} = HT.dom;
+  const {el, svg, byId, number, percent, table, lazily, token, headLink} = HT.dom;
   const {theme} = HT.colours;
   const {card, frame, text, line, rect} = HT.plot;
   const TITLES = {softmax: "softmax", boundary: "boundary", first: "first order", second: "second order", residual: "residual"};
@@ -16,9 +16,7 @@ HT.scales = (() => {
       source: () => {
         const field = got?.slots[s]?.field;
         if (!field) return null;
-        const {arrays} = got.input, {queryLevel, keyLevel} = HT.state.get();
-        return {field, input: got.input, kind: got.kind, orders: [arrays.query_order, arrays.key_order],
-          splits: [HT.matrix.boundaries(arrays.query_split, queryLevel), HT.matrix.boundaries(arrays.key_split, keyLevel)]};
+        return {field, input: got.input, kind: got.kind, ...HT.matrix.organized(got.input)};
       },
     });
   }
@@ -156,27 +154,20 @@ HT.scales = (() => {
   }
 
   function start(net) {
-    const levels = ["query", "key"].map(kind => {
-      const select = el("select", {id: `level-${kind}`});
-      select.addEventListener("change", () => HT.state.set({[`${kind}Level`]: Number(select.value)}));
-      return select;
-    });
+    const levels = HT.matrix.levels();
     const slots = [0, 1].map(s => {
       const cards = [organized(s), coefficients(net, s), energy(net, s), terms(net, s)], heading = el("h3"), note = el("p", {class: "note", hidden: true});
       const element = el("div", {class: "slot", id: `slot-${"ab"[s]}`}, heading, cards[0].element, note, el("div", {class: "two"}, cards[1].element, cards[2].element), cards[3].element);
       return {cards, heading, note, element};
     });
     const over = structures(net);
-    byId("scales-slot").append(el("div", {class: "controls"}, labelled("lines between query folders of", levels[0]), labelled("key folders of", levels[1])),
+    byId("scales-slot").append(el("div", {class: "controls"}, ...levels.controls),
       el("div", {class: "pair"}, ...slots.map(slot => slot.element)), over.element);
     HT.later(byId("scales-slot"), ["selected", "input", "before", "queryLevel", "keyLevel", "same", "mean"], async isOutdated => {
       const now = await HT.fields.chosen(net, HT.fields.kindOf(net));
       if (isOutdated()) return;
       got = now;
-      levels.forEach((select, axis) => {
-        const kind = ["query", "key"][axis], counts = Array.from(got.input.arrays[`${kind}_levels`]);
-        options(select, counts.map((n, l) => [l, `level ${l} (${n} folders)`]), Math.min(HT.state.get()[`${kind}Level`], counts.length - 1));
-      });
+      levels.fill(got.input);
       slots.forEach((slot, s) => {
         slot.element.hidden = !got.slots[s];
         if (!got.slots[s]) return;

@@ -20,11 +20,16 @@ HT.sections = (() => {
       }
       inner.append(line);
     }
-    for (const note of text.notes) byId("notes").append(el("p", {class: "note"}, note));
+    notes(net);
     const moving = text.stability?.status.filter(status => !status.startsWith("settled")).length;
     if (moving) {
       byId("notes").append(el("p", {class: "note"}, `On ${moving} of ${n} inputs the trees of the questionnaire had not settled after the last iteration: details below, under “How stable this is”.`));
     }
+  }
+
+  /** What one should know about a run, and what its page lacks. */
+  function notes({text}) {
+    for (const note of text.notes) byId("notes").append(el("p", {class: "note"}, note));
     if (text.left_out.length) {
       byId("notes").append(el("details", {class: "note"}, el("summary", {}, "What this page leaves out to stay small"),
         el("ul", {}, ...text.left_out.map(line => el("li", {}, line)))));
@@ -100,7 +105,8 @@ HT.sections = (() => {
   function settings(net) {
     byId("settings-slot").append(table("Settings, versions and inputs of the run", ["name", "value"],
       net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])),
-    el("p", {}, "Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each head's own scale; after softmax the steps are even in the square root. The table of heads has full precision."));
+    el("p", {}, `Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each ${net.unit.one}'s own scale` +
+      `${net.isArray ? "" : "; after softmax the steps are even in the square root"}. The table of ${net.unit.many} has full precision.`));
   }
 
   /** A table of contents, from the sections that are there. */
@@ -114,5 +120,5 @@ HT.sections = (() => {
     }}, section.dataset.contents)));
   }
 
-  return {answers, stability, optional, glossary, settings, contents};
+  return {answers, notes, stability, optional, glossary, settings, contents};
 })();

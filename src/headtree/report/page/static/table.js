@@ -35,8 +35,8 @@ HT.table = (() => {
     }
     byId("table-slot").append(
       el("div", {class: "controls"}, el("span", {class: "pager"}, back, count, on)),
-      el("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of heads"},
-        el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, "Heads and their measures"), el("thead", {}, head), body)));
+      el("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": `Table of ${net.unit.many}`},
+        el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, `All ${net.unit.many} and their numbers`), el("thead", {}, head), body)));
 
     function fill() {
       const chosen = new Set(HT.state.get().selected), pages = Math.max(1, Math.ceil(shown.length / ROWS));
