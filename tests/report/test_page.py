@@ -13,6 +13,7 @@ from headtree.errors import HeadtreeError
 from headtree.measures.head_coordinates import consensus_coordinates
 from headtree.report.words.answers import answers
 from headtree.report.words.numbers import number_words
+from headtree.report.words.terms import TERMS
 from tests.report.conftest import HOSTILE
 from tests.report.driver import Driver
 
@@ -129,8 +130,13 @@ def test_words_are_explained(page):
     page.drawn("tree")
     mark.hover()
     assert "joins heads that are alike" in page.tab.locator("#tooltip").inner_text()
-    heading = page.tab.locator("table.heads th").filter(has_text="Shannon entropy").first
-    assert "mean over queries" in heading.get_attribute("title").lower()
+    heading = page.tab.locator("table.heads th button").filter(has_text="Shannon entropy").first
+    heading.scroll_into_view_if_needed()
+    heading.hover()
+    assert "mean over queries" in page.tab.locator("#tooltip").inner_text().lower()
+    page.tab.mouse.move(0, 0)
+    page.tab.locator("#findings-title .why").focus()
+    assert page.tab.locator("#findings-title .why").get_attribute("aria-label").endswith(TERMS["findings"])
 
 
 # -- heads -----------------------------------------------------------------------------------------------

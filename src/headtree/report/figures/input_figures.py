@@ -62,8 +62,8 @@ def laid_out(tokens: Sequence[str]) -> list[Placed]:
     for token in tokens:
         words = plain(token.removeprefix("##").lstrip("Ġ▁") or token, 16)
         goes_on = is_cut and (token.startswith("##") or not (token.startswith(("Ġ", "▁")) or _is_wordpiece(tokens)))
-        width = max(2.0, float(TextPath((0, 0), words.replace(" ", "n"), size=SMALL).get_extents().width) + 1.5)
-        x += 0 if goes_on or not placed else 3.0
+        width = max(2.0, float(TextPath((0, 0), words.replace(" ", "n"), size=SMALL).get_extents().width) + 2.5)
+        x += 0 if goes_on or not placed else 3.5
         if x + width > _WIDTH:
             x, line = 0.0, line + 1
             if line == _LINES:

@@ -251,8 +251,8 @@ def paraproduct_terms(
 
     Notes
     -----
-    Percentages are norms relative to the norm of softmax(f), also in the bars. "eq. (12)" is what [OA] prints: first-
-    plus second-order terms. "With boundary" adds the terms that eq. (12) leaves out. Softmax(f) is "with
+    Percentages are norms relative to the norm of softmax(f), also in the bars. "eq. (12)" is what [OA] prints:
+    first- plus second-order terms. "With boundary" adds the terms that eq. (12) leaves out. Softmax(f) is "with
     boundary" plus residual. Colours are spaced by the fourth root of the values, which shows small terms.
 
     Examples

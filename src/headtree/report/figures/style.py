@@ -61,8 +61,8 @@ MISSING = "#c9c9c9"
 #: Fonts for what DejaVu Sans lacks, such as Chinese, Japanese and Korean; those that are installed are used.
 _OTHER_FONTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Source Han Sans SC",
-    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic",
-    "Arial Unicode MS", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Emoji", "Symbola",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic",
+    "Malgun Gothic", "Arial Unicode MS", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Emoji", "Symbola",
 )  # fmt: skip
 
 
@@ -285,15 +285,20 @@ def signed_colors() -> Any:
 
 
 def rising_colors() -> Any:
-    """From dark to light for values that are not negative; missing entries grey."""
+    """From dark to light for attention and affinity; missing entries grey."""
     return mpl.colormaps["viridis"].with_extremes(bad=MISSING)
 
 
+def head_colors() -> Any:
+    """From light to dark orange for layers and numbers of heads; missing entries grey."""
+    names = mpl.colormaps["YlOrBr"](np.linspace(0.2, 0.85, 256))  # what is lighter or darker is lost on a page
+    return LinearSegmentedColormap.from_list("heads", names).with_extremes(bad=MISSING)
+
+
 def layer_scale(layers: Sequence[int] | Int[np.ndarray, " head"]) -> tuple[Any, Normalize]:
-    """Colours of layers, dark (first) to light (last), and the norm that finds them."""
-    names = mpl.colormaps["viridis"](np.linspace(0, 0.92, 256))  # the lightest yellow is lost on white
+    """Colours of layers, light (first) to dark (last), and the norm that finds them."""
     low, high = int(np.min(layers)), int(np.max(layers))
-    colors = LinearSegmentedColormap.from_list("layers", names, N=high - low + 1)
+    colors = LinearSegmentedColormap.from_list("layers", head_colors()(np.linspace(0, 1, 256)), N=high - low + 1)
     return colors, Normalize(low - 0.5, high + 0.5)
 
 

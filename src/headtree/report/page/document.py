@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, get_args
 from headtree import _checks
 from headtree._files import write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.page.array_data import array_data
-from headtree.report.page.page_data import page_data
 from headtree.tensor.attention_tensor import Kind
 
 if TYPE_CHECKING:
@@ -153,6 +151,9 @@ def _stored_page(run: Run) -> str | None:
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
     """The page as text."""
+    from headtree.report.page.array_data import array_data  # a stored page is shown without them, at once
+    from headtree.report.page.page_data import page_data
+
     budget = _checks.at_least_one(budget, "budget")
     kind = getattr(run, "kind", None)
     if kind not in (*get_args(Kind), "array"):

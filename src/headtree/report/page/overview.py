@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from headtree.measures.head_coordinates import consensus_coordinates
 from headtree.measures.heads.glossary import explained
 from headtree.questionnaire.organization import Organization
-from headtree.report.words.answers import answers, families_found
+from headtree.report.words.answers import answers, families_found, roles_found
 from headtree.report.words.folder_sentences import folder_sentences
 from headtree.report.words.similarity_words import similarity_meaning, similarity_title
 from headtree.report.words.terms import TERMS
@@ -227,6 +227,17 @@ def shortened(text: str, at_most: int = 200) -> str:
 
 
 def representatives(run: Run) -> Int[np.ndarray, " family"]:
-    """The head of each family that is nearest to the others; without families, the nearest to all heads."""
+    """The head of each family that is nearest to the others, and the head that the page shows first.
+
+    Without families, the head that is nearest to all others is in place of theirs.
+    """
     medoids = run.consensus.families().medoid
-    return np.sort(medoids if len(medoids) else [int(run.consensus.affinity.sum(axis=1).argmax())])
+    typical = medoids if len(medoids) else [int(run.consensus.affinity.sum(axis=1).argmax())]
+    return np.unique([*typical, _first_head(run.heads)])
+
+
+def _first_head(table: Any) -> int:
+    """What the page shows before a head is chosen: the strongest of the most frequent role, else of all."""
+    roles = roles_found(table)
+    names = [str(name) for name in table["name"]]
+    return names.index(roles[0]["strongest"]) if roles else int(table["structure_rank"].to_numpy().argmin())

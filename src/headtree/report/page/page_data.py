@@ -281,7 +281,7 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     if not plan.every_head:
         yield (
             f"Haar coefficients and paraproduct terms are included for {len(material.chosen)} of {n_heads} heads: "
-            "in each family the head nearest to the others."
+            "in each family the head nearest to the others, and the head shown first."
         )
     for kind, grains in plan.grains.items():
         what = _KIND_WORDS[kind] if len(plan.grains) > 1 else "Matrices"

@@ -34,14 +34,10 @@ def _verdict(run: Run) -> Answer:
         return Answer("found", (Phrase(text),))
     is_more = found.found < _BELOW_NOISE * found.noise
     lead = "Slices group" if is_more else "Nothing was found beyond what noise shows"
+    own, noise = (f"{100 * share:.0f} %" for share in (found.found, found.noise))
     text = (
-        (
-            f"{lead}: for 90 % of the variation the trees that were found need {found.found:.0%} of the Haar coefficients "
-            f"that the same trees with shuffled leaves need. Noise made of the same entries, organized too, needs "
-            f"{found.noise:.0%}."
-        )
-        .replace("%", " %")
-        .replace("  %", " %")
+        f"{lead}: for 90 % of the variation the trees that were found need {own} of the Haar coefficients that the "
+        f"same trees with shuffled leaves need. Noise made of the same entries, organized too, needs {noise}."
     )
     return Answer("found", (Phrase(text),))
 

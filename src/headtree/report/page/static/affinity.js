@@ -35,7 +35,7 @@ HT.affinity = (() => {
         tree = net.tree();
         nCells = Math.round((Math.sqrt(8 * tree.codes.length + 1) - 1) / 2);
         code = triangle(tree.codes, nCells);
-        side = Math.max(100, Math.min(560, width - LEFT - RIGHT));
+        side = Math.max(100, Math.min(Math.max(560, 0.5 * innerHeight), width - LEFT - RIGHT));
         const apart = [];  // the diagonal, where each head meets itself, does not set the scale
         for (let i = 0; i < nCells; i++) for (let j = i + 1; j < nCells; j++) apart.push(value(i, j));
         const sorted = Float64Array.from(apart).sort(), at = share => sorted[Math.floor(share * (sorted.length - 1))] ?? 0;

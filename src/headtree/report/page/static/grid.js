@@ -60,7 +60,7 @@ HT.grid = (() => {
     const meanAt = (x, y) => layout?.means.find(item => x >= item.x && x < item.x + item.side && y >= item.y && y < item.y + item.side);
 
     const self = HT.plot.card({
-      id: "grid", title: `All ${net.unit.many}`, role: "group", sentence: "", after: [note],
+      id: "grid", title: `All ${net.unit.many}`, term: net.explained(net.unit.one), role: "group", sentence: "", after: [note],
       controls: net.hasFamilies || net.isArray ? [labelled("arranged by", view)] : [],
       legends: (x, y, width) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), x, y, width),
       draw: width => {

@@ -49,7 +49,7 @@ HT.map = (() => {
         const full = [rangeOf(xs, false), rangeOf(ys, false)], isFar = full.some(own => own.isFar);
         crowdLabel.hidden = !isFar;
         const [a, b] = isFar && crowd.checked ? [rangeOf(xs, true), rangeOf(ys, true)] : full;
-        plot = HT.plot.frame({width, height: Math.max(300, Math.min(460, width * 0.8)), x: {range: a.range, label: title(state.x)},
+        plot = HT.plot.frame({width, height: Math.max(300, Math.min(Math.max(460, 0.5 * innerHeight), width * 0.8)), x: {range: a.range, label: title(state.x)},
           y: {range: b.range, label: title(state.y)}});
         marks = svg("g");
         plot.group.append(marks);

@@ -4,7 +4,7 @@ HT.matrix = (() => {
   const {theme} = HT.colours;
   const {text, line, rect} = HT.plot;
   const LABEL = 9.5;  // pixels that a token needs on an axis
-  const MARGIN = {left: 46, right: 58, top: 6, bottom: 34};
+  const MARGIN = {left: 58, right: 58, top: 6, bottom: 34};
   const PATCH = /^r(\d+)c(\d+)$/;
   const followers = new Set();
   let crossed = null;
@@ -102,7 +102,7 @@ HT.matrix = (() => {
       }
     }
     labels.append(text(MARGIN.left + inner.width / 2, base + bottom - 6, sides(input)[1], {"text-anchor": "middle"}));
-    labels.append(text(0, 0, sides(input)[0], {"text-anchor": "middle", transform: `translate(11 ${MARGIN.top + inner.height / 2}) rotate(-90)`}));
+    labels.append(text(0, 0, sides(input)[0], {"text-anchor": "middle", transform: `translate(10 ${MARGIN.top + inner.height / 2}) rotate(-90)`}));
     element.append(labels, HT.plot.bar(MARGIN.left + inner.width + 8, MARGIN.top, inner.height, scale));
     for (const index of chosen?.slices ?? []) {  // slices of an array that is one matrix
       const p = orders[chosen.side].indexOf(index), look = {fill: "none", stroke: theme("accent"), "stroke-width": 1.4, class: "chosen-line"};

@@ -10,9 +10,9 @@ HT.scales = (() => {
   const headOf = s => got?.slots[s]?.heads.length === 1 ? got.slots[s].heads[0] : -1;
   const row = s => got ? got.input.arrays.detail_heads.indexOf(headOf(s)) : -1;
 
-  function organized(s) {
+  function organized(net, s) {
     return HT.matrix.card({
-      id: `organized-${"ab"[s]}`, title: "Organized", zooms: false,
+      id: `organized-${"ab"[s]}`, title: "Organized", term: net.explained("organized"), zooms: false,
       source: () => {
         const field = got?.slots[s]?.field;
         if (!field) return null;
@@ -52,7 +52,7 @@ HT.scales = (() => {
     };
     const values = lazily("Energy as a table", () => row(s) < 0 ? el("p", {}, "Not stored for this head.")
       : table("Share of the sum of squares by support", ["support from", "share"], shares().map((share, i) => [got.input.arrays.octaves[i], share])));
-    return card({id: `energy-${"ab"[s]}`, title: "Energy by support", level: "h4", tables: [values],
+    return card({id: `energy-${"ab"[s]}`, title: "Energy by support", level: "h4", term: net.explained("energy"), tables: [values],
       sentence: `Of ${net.text.values}. Sum of squares of all coefficients; coarse functions are on the right.`,
       draw: width => {
         if (row(s) < 0) return null;
@@ -156,7 +156,7 @@ HT.scales = (() => {
   function start(net) {
     const levels = HT.matrix.levels();
     const slots = [0, 1].map(s => {
-      const cards = [organized(s), coefficients(net, s), energy(net, s), terms(net, s)], heading = el("h3"), note = el("p", {class: "note", hidden: true});
+      const cards = [organized(net, s), coefficients(net, s), energy(net, s), terms(net, s)], heading = el("h3"), note = el("p", {class: "note", hidden: true});
       const element = el("div", {class: "slot", id: `slot-${"ab"[s]}`}, heading, cards[0].element, note, el("div", {class: "two"}, cards[1].element, cards[2].element), cards[3].element);
       return {cards, heading, note, element};
     });
@@ -168,6 +168,7 @@ HT.scales = (() => {
       if (isOutdated()) return;
       got = now;
       levels.fill(got.input);
+      byId("scales-slot").querySelector(".pair").classList.toggle("one", !got.slots[1]);  // before anything is drawn as wide as its place
       slots.forEach((slot, s) => {
         slot.element.hidden = !got.slots[s];
         if (!got.slots[s]) return;
@@ -177,7 +178,6 @@ HT.scales = (() => {
         for (const item of slot.cards.slice(1)) item.element.hidden = row(s) < 0;
         for (const item of slot.cards) if (!item.element.hidden) item.render();
       });
-      byId("scales-slot").querySelector(".pair").classList.toggle("one", !got.slots[1]);
       over.render();
     });
   }

@@ -54,7 +54,7 @@ HT.sections = (() => {
       : "No folder of the tree of heads has a support of 50 %, ") + `by trees of halves of the inputs in ${found.n_bootstrap} random divisions.`));
     let plot = null;
     const card = HT.plot.card({
-      id: "agreement", title: "Agreement of inputs", sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
+      id: "agreement", title: "Agreement of inputs", term: net.explained("rank correlation"), sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
       draw: width => {
         const side = Math.min(width - 60, 420);
         plot = HT.plot.frame({width: side + 60, height: side + 46, x: {range: [-0.5, n - 0.5], label: "input", ticks: HT.plot.ticks(0, n - 1, 10).filter(Number.isInteger)},
@@ -78,7 +78,7 @@ HT.sections = (() => {
       `Heads of highest and of lowest structure score, and on how many of ${n} inputs they are among the ${found.n_selected} first or last`,
       ["rank", "highest", "on inputs", "lowest", "on inputs"], found.recurring.map(row => row.map(value => linked(net, value)))))),
     table(`Each input's tree of heads (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
-      net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i]])));
+      net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i].split(";")[0]])));
     HT.later(slot, [], async () => card.render());
   }
 
