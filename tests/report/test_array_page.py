@@ -196,5 +196,15 @@ def test_a_large_array_keeps_to_the_budget_and_says_so(runs):
     assert "averaged over boxes of 2 × 2" in unpacked(small["core"])["left_out"][0]
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_barrier(browser, opened, scheme):
+    context = browser.new_context(viewport=SIZE, color_scheme=scheme)
+    for name in ("cube", "matrix"):
+        page = Driver(context, opened[name].path, "#i=1&s=2.3")
+        page.groups()
+        assert page.barriers() == []
+    context.close()
+
+
 def test_show_and_the_run_itself(runs):
     assert "headtree-page" in ht.show(runs["cube"], height=300)._repr_html_()
