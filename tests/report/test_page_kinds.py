@@ -155,8 +155,14 @@ def test_a_run_of_noise_says_that_nothing_was_found(opened, noise):
 
 @pytest.fixture(scope="module")
 def long():
-    """Noise of six heads on 300 tokens and three inputs; one head lies far from all others."""
-    run = noisy_run(6, 300, 3, 3)
+    """Noise of six heads on 300 tokens and three inputs."""
+    return noisy_run(6, 300, 3, 3)
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Noise of 1,024 heads; one lies far from all others on the map."""
+    run = noisy_run(1024, 8, 2, 32)
     run.heads.loc[2, "coordinate_1"] = 80.0
     return run
 
@@ -165,11 +171,16 @@ def test_what_does_not_fit_is_averaged_and_said(opened, long):
     page = opened("long", long, budget=900_000)
     page.tab.locator("#notes summary").click()
     told = page.tab.locator("#notes").inner_text()
-    assert re.search(r"Matrices .*by input: .*averaged over boxes of \d × \d entries", told)
+    cells = page.js("() => HT.network.text.grains.probs")
+    cell = cells[1]
+    assert cells == [1, cell, cell]
+    assert cell > 1
+    assert f"whole: 0; averaged over boxes of {cell} × {cell} entries: 1-2" in told
     page.tab.locator("#notes summary").click()
     page.select(1)
-    cell = page.js("() => HT.network.text.grains.probs[0]")
-    assert cell > 1
+    assert page.tab.locator("#head .note").is_hidden()
+    page.tab.select_option("#input", "1")
+    page.settled()
     assert f"Each cell is the mean of {cell} × {cell} entries" in page.tab.locator("#head .note").inner_text()
     assert page.hover_at("as-is-a", page.cell_place("as-is-a", 9, 3)).startswith(f"mean of {cell} × {cell} entries")
 
@@ -185,22 +196,25 @@ def test_long_passages_scroll(opened, long):
     assert page.state("pin") == 299
 
 
-def test_one_head_far_away_does_not_crowd_the_others(opened, long):
-    page = opened("long", long, budget=900_000)
+def test_one_head_far_away_does_not_crowd_the_others(opened, many):
+    page = opened("many", many)
     page.drawn("map")
     assert page.tab.locator("#map-crowd").is_checked()
-    xs = [page.map_place(head)[0] for head in range(6)]
-    spread = max(xs[i] for i in (0, 1, 3, 4, 5)) - min(xs[i] for i in (0, 1, 3, 4, 5))
-    assert page.tab.locator("#map-plot path").count() == 1  # the one beyond the edge
+
+    def spread():
+        xs = [page.map_place(head)[0] for head in range(100) if head != 2]
+        return np.quantile(xs, 0.9) - np.quantile(xs, 0.1)
+
+    near = spread()
+    assert page.tab.locator("#map-plot path").count() > 0  # those beyond the edge
     page.tab.locator("#map-crowd").uncheck()
     page.settled()
-    xs = [page.map_place(head)[0] for head in range(6)]
-    assert max(xs[i] for i in (0, 1, 3, 4, 5)) - min(xs[i] for i in (0, 1, 3, 4, 5)) < spread / 4
+    assert spread() < near / 4
     page.tab.locator("#map-crowd").check()
 
 
-def test_a_thousand_heads_are_folded_and_read_by_zooming(opened):
-    page = opened("many", noisy_run(1024, 8, 2, 32))
+def test_a_thousand_heads_are_folded_and_read_by_zooming(opened, many):
+    page = opened("many", many)
     page.drawn("tree")
     text = page.tab.locator("#tree-plot").text_content()
     folded = sum(int(n) for n in re.findall(r"▸ (\d+) heads", text))

@@ -3,6 +3,9 @@ HT.toolbar = (() => {
   const {el, byId, button, options, words, why} = HT.dom;
   const CHIPS = 12;  // of a kind; more are in a fold
 
+  /** Whether keys mean letters there, and not what they do elsewhere. */
+  const isTyping = element => element.matches("select, textarea, input:not([type=checkbox], [type=range])");
+
   /** The header stays while an array's page goes from one axis to another: it asks for the network each time. */
   function header() {
     const input = byId("input"), search = byId("search"), found = byId("found");
@@ -18,7 +21,7 @@ HT.toolbar = (() => {
       if (event.key === "Escape") { HT.state.set({filter: ""}); search.blur(); }
     });
     addEventListener("keydown", event => {
-      if (event.key !== "/" || event.ctrlKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || isTyping(event.target)) return;
       event.preventDefault();
       search.focus();
       search.select();
@@ -41,7 +44,7 @@ HT.toolbar = (() => {
     });
     byId("clear").addEventListener("click", () => HT.state.select([]));
     addEventListener("keydown", event => {
-      if (event.key === "Escape" && !/^(INPUT|SELECT)$/.test(event.target.tagName) && HT.state.get().selected.length) HT.state.select([]);
+      if (event.key === "Escape" && !isTyping(event.target) && HT.state.get().selected.length) HT.state.select([]);
     });
     byId("copy").addEventListener("click", event => HT.download.copy(HT.state.get().selected.map(head => HT.network.names[head]).join(", "), event.target));
     byId("link").addEventListener("click", event => HT.download.copy(location.href, event.target));
