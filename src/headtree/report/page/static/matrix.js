@@ -82,10 +82,11 @@ HT.matrix = (() => {
     const sx = p => MARGIN.left + inner.width * p / keys.length, sy = p => MARGIN.top + inner.height * p / queries.length;
     element.append(rect(MARGIN.left, MARGIN.top, inner.width, inner.height, {fill: theme("faint")}),
       HT.plot.image(paint.pixels, paint.height, paint.width, MARGIN.left, MARGIN.top, inner.width, inner.height));
+    const lines = {stroke: field.signed ? "#000" : "#fff", "stroke-opacity": field.signed ? 0.5 : 0.7};  // 0 is white, or dark
     for (const [places, vertical] of splits ? [[splits[0], false], [splits[1], true]] : []) {
       for (const p of places) {
-        element.append(vertical ? line(sx(p), MARGIN.top, sx(p), MARGIN.top + inner.height, {stroke: "#fff", "stroke-opacity": 0.7})
-          : line(MARGIN.left, sy(p), MARGIN.left + inner.width, sy(p), {stroke: "#fff", "stroke-opacity": 0.7}));
+        element.append(vertical ? line(sx(p), MARGIN.top, sx(p), MARGIN.top + inner.height, lines)
+          : line(MARGIN.left, sy(p), MARGIN.left + inner.width, sy(p), lines));
       }
     }
     const labels = svg("g");
