@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from headtree import _checks
-from headtree._files import write_text
+from headtree._files import checked_path, write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import Kind
 
@@ -86,7 +86,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     >>> ht.write_report(run, f"{folder}/page.html").name
     'page.html'
     """
-    target = Path(path)
+    target = checked_path(path)
     if target.is_dir():
         raise InvalidValueError(
             f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
@@ -143,10 +143,8 @@ def show(run: Run, *, height: int = 800) -> Page:
 
 def _stored_page(run: Run) -> str | None:
     """The page that the run's own step wrote."""
-    path = getattr(run, "path", None)
-    if not isinstance(path, Path) or not run.record.is_done("page") or not (path / "report.html").is_file():
-        return None
-    return (path / "report.html").read_text(encoding="utf-8")
+    path = getattr(run, "page", None)
+    return path.read_text(encoding="utf-8") if isinstance(path, Path) else None
 
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
@@ -156,7 +154,7 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
 
     budget = _checks.at_least_one(budget, "budget")
     kind = getattr(run, "kind", None)
-    if kind not in (*get_args(Kind), "array"):
+    if not isinstance(getattr(run, "path", None), Path) or kind not in (*get_args(Kind), "array"):
         raise InvalidTypeError(
             f"run must be a run, as open_run returns it, got {run!r:.80}; pass ht.open_run(path)"
         )
