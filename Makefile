@@ -61,7 +61,7 @@ fuzz: $(STAMP)
 	$(BIN)/python -m tools.fuzz --jobs $(WORKERS)
 
 kills: $(STAMP)
-	$(BIN)/python -m tests.pipeline.interrupted 50 --draw
+	$(BIN)/python -m tests.pipeline.interrupted 50 --draw --jobs $(WORKERS)
 
 # An hour on a quiet machine; SHARE=20 tries every twentieth.
 mutants: $(STAMP)
