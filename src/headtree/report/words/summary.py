@@ -9,11 +9,11 @@ from typing import Any
 from headtree.report.words.answers import (
     answers,
     families_found,
-    gain_words,
     induction_found,
     largest_effects,
     roles_found,
 )
+from headtree.report.words.array_answers import array_answers
 from headtree.runs.run import Run
 
 #: What each answer is called at the left of its line; families are listed below the first line on them.
@@ -26,6 +26,8 @@ _TITLES = {
     "ranking": "ranking",
     "unusual": "unusual",
     "sparsity": "sparsity",
+    "found": "found",
+    "order": "order",
 }
 
 _INDENT, _WIDTH = 22, 118
@@ -79,7 +81,9 @@ def _of_array(run: Run) -> dict[str, Any]:
         "settled": org.status.settled,
         "status": str(org.status),
         "missing": run.measures.missing,
+        "answers": [answer.to_dict() for answer in array_answers(run)],
         "sparsity_gain": run.measures.sparsity.gain,
+        "report": _existing(run, "report.html"),
         "tables": {name: _existing(run, f"{name}.csv") for name in org.names},
         "figures": len(run.figures),
     }
@@ -118,13 +122,14 @@ def _array_words(found: Mapping[str, Any]) -> str:
     shape = " × ".join(f"{n} {name}" for n, name in zip(found["shape"], found["axes"], strict=True))
     missing = f", {found['missing']} entries missing" if found["missing"] else ""
     lines = [f"{found['file']}: {shape}{missing}; {found['status']}"]
-    lines += [f"  {name:10} folders by level: {_counts(counts)}" for name, counts in found["folders"].items()]
-    lines += [
-        f"  sparsity   {gain_words(found['sparsity_gain'], 'array')}",
-        f"  look at    {found['run']}: {', '.join(f'{name}.csv' for name in found['axes'])}"
-        f"{', figures/' if found['figures'] else ''}; in Python: headtree.open_run({found['run']!r})",
-    ]
-    return "\n".join(lines)
+    for answer in found["answers"]:
+        lines += _wrapped(_TITLES.get(answer["about"], ""), answer["text"])
+    for name, counts in found["folders"].items():
+        lines += _wrapped("", f"{name}: folders by level {_counts(counts)}")
+    files = ", ".join(f"{name}.csv" for name in found["axes"])
+    pages = f"{found['report']}, " if found["report"] else ""
+    where = f"{pages}{found['run']}: {files}{', figures/' if found['figures'] else ''}"
+    return "\n".join([*lines, f"  {'look at':20}{where}; in Python: headtree.open_run({found['run']!r})"])
 
 
 def _counts(counts: Sequence[int]) -> str:
