@@ -37,6 +37,7 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "name": run.name,
         "kind": run.kind,
         "values": run.values_words,
+        "slices": run.slices,
         "answers": [answer.to_dict() for answer in answers(run)],
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),
