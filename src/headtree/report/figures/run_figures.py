@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FuncFormatter
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
@@ -182,13 +182,18 @@ def name_slices(figure: Figure, slices: str) -> Figure:
     both = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
     for axis in both:
         labels = axis.get_major_formatter()
-        if isinstance(labels, FixedFormatter):
-            labels.seq = [said_of(slices, name) if NAME.fullmatch(name) else name for name in labels.seq]
+        if isinstance(labels, FuncFormatter):
+            labels.func = partial(_tick, labels.func, slices)
     ticks = {id(label) for axis in both for label in axis.get_ticklabels()}
     for text in figure.findobj(Text):
         if id(text) not in ticks:
             text.set_text(said_of(slices, text.get_text()))
     return figure
+
+
+def _tick(label: Callable[[float, int | None], str], slices: str, x: float, position: int | None = None) -> str:
+    text = label(x, position)
+    return said_of(slices, text) if NAME.fullmatch(text) else text
 
 
 def network_figures(run: Run) -> dict[str, Callable[[], Figure]]:
