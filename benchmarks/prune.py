@@ -17,9 +17,10 @@ def main(check: bool = False) -> None:
 
 
 def _timed(what: str, compute: Callable[[], Any], target: str = "") -> Any:
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     result = compute()
-    print(f"{what}: {time.perf_counter() - start:.1f} s{target}")
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    print(f"{what}: {seconds:.1f} s{target}, processor {used:.1f} s")
     return result
 
 

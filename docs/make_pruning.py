@@ -73,8 +73,8 @@ PASSAGE, STRETCHES = 512, {"0 to 3,072": (0, 6), "3,072 to 6,144": (6, 12), "6,1
 #: Where each text begins and ends: validation text ranks heads and fits, test text is only tested on.
 RANKING, FITTING = (0, 8_192), (20_000, 38_432)
 
-#: How often heads are ranked again on the way to half of them; chosen on validation text.
-ROUNDS = 8
+#: Heads that go before the others are ranked again.
+AT_ONCE = 16
 
 
 def half(wikitext: Path) -> str:
@@ -85,16 +85,17 @@ def half(wikitext: Path) -> str:
     tested = _passages(test[: PASSAGE * 24], PASSAGE)
     view = ht.ModelView(network.model, tokenizer=network.tokenizer)
     found = {("all heads", ""): _losses(network.model, tested)}
-    orders = {
-        f"random, {i + 1}": ht.head_importance(view, "random", inputs=ranking[:1], rng=i).order() for i in range(2)
-    }
-    for name in ("confidence", "gradient", "compensated"):
+    print("all heads", found["all heads", ""].tolist(), flush=True)
+    orders = {"compensated, ranked again": _ranked_again(view, ranking, fitting, 96)}
+    for name in ("compensated", "gradient", "confidence"):
         orders[name] = ht.head_importance(view, name, inputs=ranking).order()
-    orders["compensated, ranked again"] = _ranked_again(view, ranking, fitting, 96)
+    for i in range(2):
+        orders[f"random, {i + 1}"] = ht.head_importance(view, "random", inputs=ranking[:1], rng=i).order()
     for name, order in orders.items():
         for n, is_refitted in ((64, False), (64, True), (96, True)):
             pruned = ht.prune_heads(view, order[:n], refit=fitting if is_refitted else None)
-            found[name, f"{n}{', refitted' * is_refitted}"] = _losses(pruned, tested)
+            losses = found[name, f"{n}{', refitted' * is_refitted}"] = _losses(pruned, tested)
+            print(name, n, is_refitted, losses.tolist(), flush=True)
     return _half_text(found)
 
 
@@ -124,7 +125,7 @@ def _ranked_again(view: ht.ModelView, ranking: list, fitting: list, n: int) -> l
     while len(gone) < n:
         data = RankingData(ht.ModelView(model), {"inputs": ranking}, {}, removed=tuple(gone))
         order = [head for head in data.importance("compensated").order() if head not in gone]
-        gone += order[: 64 // ROUNDS]
+        gone += order[:AT_ONCE]
         model = refitted(calibration, gone)
     return gone
 
