@@ -48,13 +48,13 @@ def _surgery(check: bool) -> None:
 def _curve(check: bool) -> None:
     """The sample pictures over and over: only their number matters for the time."""
     network = ht.load_bundled("vit")
-    n, steps = (6, 1) if check else (500, 10)
+    n, sizes = (6, {"steps": 1, "n_random": 1}) if check else (500, {"steps": 10})
     chosen = [i % len(network.inputs) for i in range(n)]
     inputs = [network.inputs[i] for i in chosen]
     labels = [int(network.labels[i]) for i in chosen]  # type: ignore[index]
     found = _timed(
         f"vit, one-shot curve of confidence on {n} pictures",
-        lambda: ht.prune_curve(network.model, ["confidence"], inputs=inputs, labels=labels, steps=steps),
+        lambda: ht.prune_curve(network.model, ["confidence"], inputs=inputs, labels=labels, **sizes),
         "" if check else " (target 300 s)",
     )
     print(found)
