@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
@@ -38,8 +40,10 @@ from headtree.report.figures.matrix_figures import organized_head, organized_mat
 from headtree.report.figures.style import save, with_title
 from headtree.report.figures.tree_figures import head_tree
 from headtree.report.words.similarity_words import similarity_title
+from headtree.report.words.slice_words import NAME, said_of
 from headtree.runs.run import Run
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.slice_names import DEPTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,9 +184,30 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
     paths = {}
     with progress("drawing", len(drawings)) as step:
         for name, draw in drawings.items():
-            paths[name], _ = save(draw(), target, name)
+            paths[name], _ = save(name_slices(draw(), run.slices), target, name)
             step(name)
     return paths
+
+
+def name_slices(figure: Figure, slices: str) -> Figure:
+    """Exchange the words in a figure's titles and labels, and names of slices anywhere; labels of tokens stay."""
+    if slices != DEPTH:
+        return figure
+    both = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    for axis in both:
+        labels = axis.get_major_formatter()
+        if isinstance(labels, FuncFormatter):
+            labels.func = partial(_tick, labels.func, slices)
+    ticks = {id(label) for axis in both for label in axis.get_ticklabels()}
+    for text in figure.findobj(Text):
+        if id(text) not in ticks:
+            text.set_text(said_of(slices, text.get_text()))
+    return figure
+
+
+def _tick(label: Callable[[float, int | None], str], slices: str, x: float, position: int | None = None) -> str:
+    text = label(x, position)
+    return said_of(slices, text) if NAME.fullmatch(text) else text
 
 
 def network_figures(run: Run) -> dict[str, Callable[[], Figure]]:

@@ -30,6 +30,7 @@ _SCRIPTS = (
     "palettes.js",
     "state.js",
     "dom.js",
+    "slices.js",
     "colours.js",
     "plot.js",
     "download.js",

@@ -40,6 +40,7 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "kind": run.kind,
         "values": run.values_words,
         "unit": {"one": "head", "many": "heads"},
+        "slices": run.slices,
         "answers": [answer.to_dict() for answer in answers(run)],
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),

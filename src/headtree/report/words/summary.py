@@ -15,6 +15,7 @@ from headtree.report.words.answers import (
 )
 from headtree.report.words.array_answers import array_answers
 from headtree.runs.run import Run
+from headtree.tensor.slice_names import DEPTH
 
 #: What each answer is called at the left of its line; families are listed below the first line on them.
 _TITLES = {
@@ -49,6 +50,7 @@ def summarized(run: Run) -> dict[str, Any]:
         "similarities": list(run.similarities),
         "inputs": list(run.inputs),
         "notes": list(run.record.notes),
+        "slices": run.slices,
         "heads": len(table),
         "layers": len(run.layers),
         "answers": [answer.to_dict() for answer in answers(run)],
@@ -100,8 +102,9 @@ def in_words(found: Mapping[str, Any]) -> str:
 
 def _network_words(found: Mapping[str, Any]) -> str:
     n = len(found["inputs"])
+    layers = "" if found["slices"] == DEPTH else f" in {found['layers']} layers"
     lines = [
-        f"{found['model']}: {found['heads']} heads in {found['layers']} layers, {found['values']} on "
+        f"{found['model']}: {found['heads']} {found['slices']}s{layers}, {found['values']} on "
         f"{n} input{'s' * (n != 1)}",
         *(f"  note                {note}" for note in found["notes"]),
     ]

@@ -12,6 +12,7 @@
       basis: net.text.similarities[0].kind, x: pick("coordinate_1", "layer"), y: pick("coordinate_2", "coordinate_1", "head"),
       color: hasRoles ? "role" : net.hasFamilies ? "family" : pick("layer"), collapse: net.nHeads > 400 ? 8 : 0,
     });
+    HT.slices.start(net);
     HT.toolbar.theme();
     HT.toolbar.header();
     HT.sections.answers(net);
