@@ -1,4 +1,4 @@
-# make test      makes the environment, then runs every check: lint, types, imports, tests, benchmarks on tiny inputs
+# make test      makes the environment, then runs every check: lint, types, imports, tests (benchmarks on tiny inputs too)
 # make demo      makes the environment, then organizes two trained networks: open runs/demo-vit/report.html
 # make lint      formatting, types and who may import whom
 # make docs      runs every code block of the documents, then builds the site: open docs/_build/html/index.html
@@ -22,7 +22,6 @@ DOCS_STAMP := $(VENV)/.docs-installed
 .PHONY: findings similarities tokens sweep test lint demo docs docs-fresh bench fuzz kills mutants clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
-	$(BIN)/python -m benchmarks --check
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -59,7 +58,7 @@ sweep: $(STAMP)
 	$(BIN)/python -m tools.sweep
 
 fuzz: $(STAMP)
-	$(BIN)/python -m tools.fuzz
+	$(BIN)/python -m tools.fuzz --jobs $(WORKERS)
 
 kills: $(STAMP)
 	$(BIN)/python -m tests.pipeline.interrupted 50 --draw

@@ -19,8 +19,8 @@ def main(check: bool = False) -> None:
     """Print the ratio; with `check`, make one tiny run only to see that everything works."""
     from headtree.pipeline.model_source import ModelSource
 
-    inputs, tokens = (2, 12) if check else (20, 64)
-    source = ModelSource(model="txl", inputs=inputs, tokens=tokens)
+    inputs, tokens = (1, 8) if check else (20, 64)
+    source = ModelSource(model="txl", inputs=inputs, tokens=tokens, layers=[0] if check else None)
     before = torch.get_num_threads()
     warnings.simplefilter("ignore")  # few inputs
     torch.set_num_threads(1)  # of this process; workers of a local cluster share its threads

@@ -59,10 +59,10 @@ def _curve(check: bool) -> None:
     n = 6 if check else 40
     inputs = [network.inputs[i % 40] for i in range(n)]
     labels = [int(network.labels[i % 40]) for i in range(n)]  # type: ignore[index]
-    steps = 1 if check else 10
+    sizes = {"steps": 1, "n_random": 1} if check else {"steps": 10}
     found = _timed(
         f"vit, one-shot curve of confidence on {n} pictures",
-        lambda: ht.prune_curve(network.model, ["confidence"], inputs=inputs, labels=labels, steps=steps),
+        lambda: ht.prune_curve(network.model, ["confidence"], inputs=inputs, labels=labels, **sizes),
         "" if check else " (500 pictures: 12.5 times as long; target 300 s)",
     )
     print(found)

@@ -2,9 +2,10 @@
 
 import os
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "passive"
-)  # before torch is loaded: its threads then sleep while they wait
+# Before torch is loaded: its threads then sleep while they wait, and workers that share the cores have one each.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 from jaxtyping import install_import_hook

@@ -6,6 +6,7 @@ asks for them. Every command either works there or says in one line what to inst
 
 import email
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -96,7 +97,20 @@ def bare(wheel, tmp_path_factory):
                 (site / name).symlink_to(package.locate_file(name))
     pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--quiet"]
     subprocess.run([*map(str, pip), "--no-deps", "--no-index", str(wheel)], check=True)
+    share_kernels(ROOT / "src" / "headtree", site / "headtree")
     return home
+
+
+def share_kernels(source, installed):
+    """Copy compiled kernels, which numba takes for those of files of the same size and time."""
+    for cache in source.rglob("__pycache__"):
+        kernels = list(cache.glob("*.nb[ic]"))
+        folder = installed / cache.parent.relative_to(source)
+        for file in cache.parent.glob("*.py") if kernels else ():
+            shutil.copystat(file, folder / file.name)
+        for kernel in kernels:
+            (folder / "__pycache__").mkdir(exist_ok=True)
+            shutil.copy(kernel, folder / "__pycache__")
 
 
 @pytest.fixture(scope="module")

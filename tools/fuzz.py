@@ -1,9 +1,10 @@
-"""Organize thousands of drawn arrays and compare with literal definitions: ``python -m tools.fuzz [N] [SEED]``.
+"""Organize drawn arrays and compare them with literal definitions: ``python -m tools.fuzz [N] [SEED] [--jobs J]``.
 
 Every array must give an answer or an error of headtree's own. Distances equal the literal sum over all tuples of
-folders, are symmetric, and are exactly 0 between equal slices; the tree of the last affinity equals the tree grown
-in plain loops; nothing is NaN; arrays without ties give permuted trees when they are permuted. The first array that
-breaks a law is printed with its number, and ``--only NUMBER`` repeats it.
+folders; exact or sampled, they are symmetric and exactly 0 between equal slices; constant arrays have flat trees,
+whatever is missing; the tree of the last affinity equals the tree grown in plain loops; nothing is NaN; arrays
+without ties give permuted trees when they are permuted. The first array that breaks a law is printed with its
+number, and ``--only NUMBER`` repeats it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 import headtree as ht
 from tests import oracles
@@ -24,12 +28,13 @@ _CLOSE = {np.dtype(np.float64): 1e-11, np.dtype(np.float32): 2e-5}
 
 
 class Case(NamedTuple):
-    """An array, its mask and the settings, and whether its slices are all different."""
+    """An array, its mask and the settings, and whether its slices are all different or its entries all equal."""
 
     x: np.ndarray[Any, Any]
     mask: np.ndarray[Any, Any] | None
     settings: ht.Questionnaire
     is_generic: bool
+    is_constant: bool
 
 
 def drawn(seed: int, number: int) -> Case:
@@ -68,9 +73,10 @@ def drawn(seed: int, number: int) -> Case:
         tree=str(rng.choice(["flexible", "flexible", "binary"])),  # type: ignore[arg-type]
         initial=str(rng.choice(["cosine", "correlation", "gaussian"])),  # type: ignore[arg-type]
         weights=str(rng.choice(["levels", "distinct"])),  # type: ignore[arg-type]
+        samples=int(rng.integers(2, 17)) if rng.random() < 0.2 else "auto",
     )
     is_generic = is_plain and mask is None and x.dtype == np.float64 and min(shape) > 1
-    return Case(x, mask, settings, is_generic)
+    return Case(x, mask, settings, is_generic, kind in ("constant", "last bit"))
 
 
 def problem(case: Case) -> str | None:
@@ -91,6 +97,7 @@ def problem(case: Case) -> str | None:
     for axis, found in enumerate(distances):
         others = [tree for i, tree in enumerate(org.trees) if i != axis]
         said = _wrong_distances(case, axis, found, others) or _wrong_tree(case, org, axis)
+        said = said or _unlawful(case, axis, org.distances[axis])
         if said:
             return f"axis {axis}: {said}"
     return None
@@ -104,11 +111,19 @@ def _wrong_distances(
     expected = oracles.tree_emd(
         x / unit, axis, trees, s.alpha, s.beta, distinct=s.weights == "distinct", missing=case.mask
     )
-    if np.isnan(found).any() or not np.array_equal(found, found.T):
-        return "distances are NaN or not symmetric"
     scale = max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0))
     if not np.allclose(found / unit, expected, rtol=_CLOSE[x.dtype], atol=_CLOSE[x.dtype] * scale):
         return "distances differ from the literal sum"
+    return _unlawful(case, axis, found)
+
+
+def _unlawful(case: Case, axis: int, found: np.ndarray[Any, Any]) -> str | None:
+    """What no distances between slices may be, exact or sampled."""
+    x = case.x
+    if np.isnan(found).any() or not np.array_equal(found, found.T):
+        return "distances are NaN or not symmetric"
+    if case.is_constant and found[np.isfinite(found)].any():
+        return "slices of a constant array have a distance"
     slices = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
     hidden = (
         np.zeros_like(slices, bool) if case.mask is None else np.moveaxis(case.mask, axis, 0).reshape(slices.shape)
@@ -121,6 +136,8 @@ def _wrong_distances(
 def _wrong_tree(case: Case, org: ht.Organization, axis: int) -> str | None:
     if not all(np.isfinite(a).all() for a in (org.affinities[axis], org.coordinates[axis])):
         return "affinities or coordinates are not finite"
+    if case.is_constant and any(tree.n_levels > 2 for tree in org.trees):
+        return "a constant array has a tree"
     if case.settings.tree != "flexible" or not case.is_generic:
         return None
     return None if org.trees[axis] == oracles.flexible_tree(org.affinities[axis]) else "the tree differs from loops"
@@ -133,22 +150,50 @@ def permutes(case: Case, rng: np.random.Generator) -> bool:
     return all(other.trees[axis] == org.trees[axis].take(order) for axis, order in enumerate(orders))
 
 
-def run(n: int, seed: int) -> str:
-    """Check `n` arrays; returns a line of figures, or raises SystemExit with the first that breaks a law."""
-    start, counts, n_permuted = time.perf_counter(), Counter[str](), 0
-    for number in range(n):
-        case = drawn(seed, number)
-        said = problem(case)
-        if said is None and case.is_generic:
-            n_permuted += 1
-            if not permutes(case, np.random.default_rng(number)):
-                said = "permuted slices have other trees"
-        if said is not None:
-            raise SystemExit(f"array {number} of seed {seed} {case.x.shape} {case.x.dtype} {case.settings}: {said}")
-        counts["masked" if case.mask is not None else "full"] += 1
+class Verdict(NamedTuple):
+    """What was found for the array of a number."""
+
+    problem: str | None
+    is_masked: bool
+    is_permuted: bool
+
+
+def verdict(seed: int, number: int) -> Verdict:
+    """Check the array of this number, and the permuted array too if its slices are all different."""
+    case = drawn(seed, number)
+    said = problem(case)
+    is_permuted = said is None and case.is_generic
+    if is_permuted and not permutes(case, np.random.default_rng(number)):
+        said = "permuted slices have other trees"
+    if said is not None:
+        said = f"array {number} of seed {seed} {case.x.shape} {case.x.dtype} {case.settings}: {said}"
+    return Verdict(said, case.mask is not None, is_permuted)
+
+
+def run(n: int, seed: int, jobs: int = 1) -> str:
+    """Check `n` arrays; returns a line of figures, or raises SystemExit with the first that breaks a law.
+
+    With several jobs, as many processes share the arrays. What is found is the same.
+    """
+    start, n_masked, n_permuted = time.perf_counter(), 0, 0
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) if jobs > 1 else None
+    try:
+        each = (
+            pool.map(verdict, repeat(seed), range(n), chunksize=20)
+            if pool
+            else map(verdict, repeat(seed), range(n))
+        )
+        for found in each:
+            if found.problem is not None:
+                raise SystemExit(found.problem)
+            n_masked += found.is_masked
+            n_permuted += found.is_permuted
+    finally:
+        if pool:
+            pool.shutdown(cancel_futures=True)
     seconds = time.perf_counter() - start
     return (
-        f"{n} arrays ({counts['masked']} with missing entries) agree with the literal definitions, "
+        f"{n} arrays ({n_masked} with missing entries) agree with the literal definitions, "
         f"{n_permuted} also when permuted; {seconds:.0f} s"
     )
 
@@ -159,11 +204,12 @@ def main() -> None:
     parser.add_argument("n", type=int, nargs="?", default=10_000)
     parser.add_argument("seed", type=int, nargs="?", default=0)
     parser.add_argument("--only", type=int, help="number of one array")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     given = parser.parse_args()
     if given.only is None:
-        print(run(given.n, given.seed))
+        print(run(given.n, given.seed, given.jobs))
     else:
-        print(drawn(given.seed, given.only), problem(drawn(given.seed, given.only)), sep="\n")
+        print(drawn(given.seed, given.only), verdict(given.seed, given.only), sep="\n")
 
 
 if __name__ == "__main__":

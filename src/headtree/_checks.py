@@ -307,6 +307,20 @@ def generator(rng: Any) -> np.random.Generator:
         raise InvalidValueError(f"rng must be a seed >= 0 or a numpy Generator, got {rng!r}: {error}") from error
 
 
+def seed(rng: Any) -> int:
+    """Return `rng` as an integer seed, from which several generators can be made."""
+    if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
+        raise InvalidTypeError(f"rng must be an integer seed >= 0, got {rng!r}")
+    return int(rng)
+
+
+def flag(value: Any, name: str) -> bool:
+    """Return `value`, which must be True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidTypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def as_list(values: Any, name: str, what: str) -> list[Any]:
     """Return `values`, any iterable, as a list."""
     try:

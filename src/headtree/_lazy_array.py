@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +21,9 @@ from headtree.errors import InvalidValueError
 #: Indices along one axis: a range, or a list of them in any order.
 AxisIndex = slice | Int[np.ndarray, " _index"]
 
-#: Bytes of an array that are checked at a time.
+#: Bytes of an array that are checked at a time, on the CPU and on a GPU.
 _CHECKED_AT_A_TIME = 1 << 26
+_CHECKED_ON_GPU = 1 << 29
 
 
 class LazyArray(ABC):
@@ -38,7 +40,7 @@ class LazyArray(ABC):
 
     @abstractmethod
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
-        """The entries at all combinations of the indices along each axis, as floating-point numbers."""
+        """The entries at all combinations of the indices along each axis: floating-point numbers in new memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +56,14 @@ class ScaledBlocks:
     device: torch.device
     memory: float  #: bytes that blocks and what is made of them may take
     shift: tuple[int, Float[Tensor, " slice"]] | None = None  #: an axis and what is subtracted from its slices
+    chosen: tuple[int, Int[np.ndarray, " slice"]] | None = None  #: an axis and those of its slices that there are
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size(self.source.shape)
+        lengths = list(self.source.shape)
+        if self.chosen is not None:
+            lengths[self.chosen[0]] = len(self.chosen[1])
+        return torch.Size(lengths)
 
     @property
     def ndim(self) -> int:
@@ -78,26 +84,43 @@ class ScaledBlocks:
 
     def block(self, *index: AxisIndex) -> Float[Tensor, "..."]:
         """The entries at all combinations of the indices along each axis."""
+        values, hidden = self.unscaled_block(*index)
+        if hidden is not None:
+            values.masked_fill_(hidden, 0)
+        return _checks.times_power_of_two(values, -self.exponent, in_place=True) if self.exponent else values
+
+    def unscaled_block(self, *index: AxisIndex) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."] | None]:
+        """The entries of a block before they are divided by ``2**exponent``, and which of them are missing."""
+        if self.chosen is not None:
+            axis, slices = self.chosen
+            index = (*index[:axis], slices[index[axis]], *index[axis + 1 :])
         values = self.source.read(index, self.device).to(self.dtype)
         if self.shift is not None:
             axis, means = self.shift
-            values = values - _along(means[_as_tensor_index(index[axis])], axis, self.ndim).to(values)
-        if self.missing is not None:
-            values = values.masked_fill(self._missing_block(index).to(self.device), 0)
-        return _checks.times_power_of_two(values, -self.exponent)
+            values -= _along(picked(means, 0, index[axis]), axis, self.ndim).to(values)
+        hidden = self._hidden
+        if hidden is not None:
+            for axis, chosen in enumerate(index):
+                hidden = picked(hidden, axis, chosen)
+        return values, hidden
 
     def shifted(self, axis: int, means: Float[Tensor, " slice"]) -> ScaledBlocks:
         """The array minus a number for each slice along an axis, which is in units of the scaled values."""
         return replace(self, shift=(axis, _checks.times_power_of_two(means.cpu().double(), self.exponent)))
 
-    def _missing_block(self, index: tuple[AxisIndex, ...]) -> Bool[Tensor, "..."]:
-        if self.missing is None:
-            return torch.zeros((1,) * self.ndim, dtype=torch.bool)
-        block = _checks.unshared(self.missing)
-        for axis, chosen in enumerate(index):
-            if block.shape[axis] > 1:
-                block = block[(slice(None),) * axis + (_as_tensor_index(chosen),)]
-        return block
+    @cached_property
+    def _hidden(self) -> Bool[Tensor, "..."] | None:
+        """`missing` on the device, with length 1 along axes whose slices all have the same mask."""
+        return None if self.missing is None else _checks.unshared(self.missing).to(self.device)
+
+
+def picked(x: Tensor, axis: int, index: AxisIndex) -> Tensor:
+    """Some indices along an axis, or all if there is just one that stands for all."""
+    if x.shape[axis] == 1:
+        return x
+    if isinstance(index, slice):
+        return x[(slice(None),) * axis + (index,)]
+    return x.index_select(axis, torch.from_numpy(np.asarray(index, dtype=np.int64)).to(x.device))
 
 
 def blocks_along(
@@ -112,12 +135,13 @@ def blocks_along(
             yield where, values.block(*[where if i == axis else slice(None) for i in range(values.ndim)])
 
 
-def taken(values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]) -> Float[Tensor, "..."]:
+def taken(
+    values: Tensor | ScaledBlocks, axis: int, leaves: Int[Tensor, " leaf"]
+) -> Float[Tensor, "..."] | ScaledBlocks:
     """Some slices along an axis."""
     if isinstance(values, Tensor):
         return values.index_select(axis, leaves.to(values.device))
-    chosen = leaves.cpu().numpy()
-    return values.block(*[chosen if i == axis else slice(None) for i in range(values.ndim)])
+    return replace(values, chosen=(axis, leaves.cpu().numpy()))
 
 
 def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memory: float) -> ScaledBlocks:
@@ -132,7 +156,8 @@ def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memo
             "fewer tokens"
         )
     largest = 0.0
-    for where, block in blocks_along(blocks, 0, max(1, min(_CHECKED_AT_A_TIME, int(memory / 4)) // slice_bytes)):
+    at_a_time = _CHECKED_ON_GPU if device.type == "cuda" else _CHECKED_AT_A_TIME
+    for where, block in blocks_along(blocks, 0, max(1, min(at_a_time, int(memory / 4)) // slice_bytes)):
         low, high = (float(value) for value in torch.aminmax(block))
         if not (math.isfinite(low) and math.isfinite(high)):
             raise InvalidValueError(
@@ -141,10 +166,6 @@ def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memo
             )
         largest = max(largest, -low, high)
     return replace(blocks, exponent=math.frexp(largest)[1])
-
-
-def _as_tensor_index(index: AxisIndex) -> slice | Int[Tensor, " _index"]:
-    return index if isinstance(index, slice) else torch.from_numpy(np.asarray(index, dtype=np.int64))
 
 
 def _along(numbers: Float[Tensor, " slice"], axis: int, n_axes: int) -> Float[Tensor, "..."]:

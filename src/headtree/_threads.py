@@ -78,18 +78,29 @@ class _Resting:
     lock = Lock()
     n_blocks = 0
     n_threads = 1
+    others: Any = None  #: gives numpy's and scipy's threads back
+
+
+@lru_cache(maxsize=1)
+def _other_libraries() -> Any:
+    """The threads of numpy's and scipy's libraries of linear algebra."""
+    import scipy.linalg  # noqa: F401  (loads its own library)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 @contextmanager
 def sleeping_threads() -> Iterator[None]:
-    """Let torch use one thread in this block, but `for_each_task` as many as before.
+    """Let torch, numpy and scipy use one thread in this block, but `for_each_task` as many as before.
 
-    OpenMP's threads, which torch uses, spin while they wait for each other. On a machine that is busy with other
-    programs, small problems then take many times as long. Blocks may overlap, in several Python threads.
+    Their own threads spin while they wait for each other. On a machine that is busy with other programs, small
+    problems then take many times as long. Blocks may overlap, in several Python threads.
     """
     with _Resting.lock:
         if _Resting.n_blocks == 0:
             _Resting.n_threads = torch.get_num_threads()
+            _Resting.others = _other_libraries().limit(limits=1)
         _Resting.n_blocks += 1
         torch.set_num_threads(1)
     try:
@@ -97,6 +108,8 @@ def sleeping_threads() -> Iterator[None]:
     finally:
         with _Resting.lock:
             _Resting.n_blocks -= 1
+            if _Resting.n_blocks == 0:
+                _Resting.others.restore_original_limits()
             torch.set_num_threads(_Resting.n_threads)  # of this thread: OpenMP counts them for each Python thread
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.geometry.slice_features import _box_sums, _in_orders
+from headtree.geometry import slice_features
 
 IN_INTERPRETER = """
 import torch
@@ -22,38 +22,58 @@ for n, n_features in ((1, 3), (5, 40), (70, 33), (130, 17)):
         ours = kernels_gpu.pairwise_l1(x)
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
         assert not ours.diagonal().any() and torch.equal(ours, ours.T)
+        x[torch.rand(x.shape) < 0.3] = torch.nan
+        theirs = (x[:, None] - x[None]).abs().double().nansum(2)
+        torch.testing.assert_close(kernels_gpu.pairwise_l1(x, has_gaps=True), theirs, rtol=rtol, atol=1e-6)
 print("as cdist has it")
+x = torch.randn(3, 5, 70)
+for hidden in (None, torch.rand(1, 5, 70) < 0.4, torch.rand(3, 5, 1) < 0.4):
+    kept = x.double() if hidden is None else x.double().masked_fill(hidden, 0)
+    for axis, tile in ((1, "_ACROSS"), (2, "_ALONG")):
+        setattr(kernels_gpu, tile, (16, 4))
+        ours = kernels_gpu.prefix_sums(x, axis, hidden, 0.25)
+        torch.testing.assert_close(ours, kept.cumsum(axis) / 4, rtol=1e-12, atol=1e-12)
+print("as cumsum has it")
 """
 
 
-def test_pairwise_l1_in_the_interpreter():
+def test_kernels_in_the_interpreter():
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", IN_INTERPRETER], env=environment, capture_output=True, text=True, timeout=300
     )
-    assert done.stdout.strip() == "as cdist has it", done.stderr
+    assert done.stdout.splitlines() == ["as cdist has it", "as cumsum has it"], done.stderr
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (3, 5, 6), (2, 3, 4, 5)])
-def test_sums_over_boxes_by_operations_of_torch(shape):
+@pytest.mark.parametrize("bytes_at_a_time", [1 << 30, 200, 8])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 7), 0), ((3, 7), 1), *(((5, 4, 6), i) for i in range(3)), ((2, 3, 4, 5), 2)]
+)
+def test_sums_over_boxes_by_operations_of_torch(shape, axis, bytes_at_a_time, monkeypatch):
     """The function that runs on a GPU, here on the CPU, against sums of the boxes themselves."""
+    monkeypatch.setattr(slice_features, "_BYTES_ON_GPU", bytes_at_a_time)
+    monkeypatch.setattr(slice_features, "_SLICES_ON_GPU", 2)
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape)
-    orders = [rng.permutation(n) for n in shape[1:]]
-    boxes = [[sorted(rng.integers(0, n + 1, size=2)) for n in shape[1:]] for _ in range(20)]
-    ordered = x[np.ix_(range(shape[0]), *orders)]
-    expected = [
-        ordered[(slice(None), *(slice(a, b) for a, b in box))].reshape(shape[0], -1).sum(1) for box in boxes
-    ]
-    corners, signs = np.zeros((20, 1), dtype=np.int64), np.ones(1)
-    for j in range(len(shape) - 1):
-        stride = int(np.prod([m + 1 for m in shape[2 + j :]]))
-        ends = np.array([[box[j][1], box[j][0]] for box in boxes])
-        corners = (corners[:, :, None] + ends[:, None, :] * stride).reshape(20, -1)
-        signs = np.outer(signs, [1, -1]).ravel()
-    found = _box_sums(_in_orders(torch.from_numpy(x), orders), torch.from_numpy(corners), signs)
-    np.testing.assert_allclose(found.numpy(), np.array(expected).T, atol=1e-12)
+    others = [n for i, n in enumerate(shape) if i != axis]
+    orders = [rng.permutation(n) for n in others]
+    ends = [np.sort(rng.integers(0, n + 1, size=(20, 2)))[:, ::-1] for n in others]
+    group, counts = (
+        torch.from_numpy(rng.integers(0, 3, size=20)),
+        torch.from_numpy(rng.normal(size=(shape[axis], 3)) ** 2),
+    )
+    weight, size = (torch.from_numpy(rng.normal(size=20) ** 2) for _ in range(2))
+    scale = slice_features.TupleScale(weight, size, counts, group)
+    ordered = np.moveaxis(x, axis, 0)[np.ix_(range(shape[axis]), *orders)]
+    boxes = [tuple(slice(each[t, 1], each[t, 0]) for each in ends) for t in range(20)]
+    expected = np.array([ordered[(slice(None), *box)].reshape(shape[axis], -1).sum(1) for box in boxes]).T
+    values, found = torch.from_numpy(x.copy()), torch.empty(shape[axis], 20, dtype=torch.float64)
+    slice_features._fill_on_gpu(values, axis, orders, ends, scale, found)
+    np.testing.assert_allclose(
+        found.numpy(), expected * (weight / (counts[:, group] * size)).numpy(), rtol=1e-9, atol=1e-11
+    )
+    np.testing.assert_array_equal(values.numpy(), x)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -87,6 +87,42 @@ def test_equal_slices_have_distance_zero():
     assert not estimate(x, 0, [ht.PartitionTree.halving(40)] * 2, samples=8).distances.any()
 
 
+@pytest.mark.parametrize("samples", [None, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_equal_slices_with_missing_entries_have_distance_zero_and_distances_are_symmetric(axis, dtype, samples):
+    rng = np.random.default_rng(2)
+    shape = (21, 22, 23)
+    copies = rng.integers(0, 5, size=shape[axis])
+    x, missing = rng.standard_normal(shape).astype(dtype), rng.random(shape) < 0.7
+    x, missing = np.take(x, copies, axis), np.take(missing, copies, axis)
+    trees = [ht.PartitionTree.halving(n) for i, n in enumerate(shape) if i != axis]
+    found = estimate(x, axis, trees, missing, samples=samples, alpha=1.0).distances.numpy()
+    np.testing.assert_array_equal(found == 0, copies[:, None] == copies)
+    np.testing.assert_array_equal(found, found.T)
+
+
+@pytest.mark.filterwarnings("ignore:the sample shows no difference")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_a_constant_array_is_flat(share, dtype):
+    rng = np.random.default_rng(3)
+    for x in (np.full((6, 40, 40), 0.1), 1 + 2.0**-52 * (rng.random((6, 40, 40)) < 0.5)):
+        mask = rng.random(x.shape) < share
+        org = ht.organize_array(x.astype(dtype), ht.Questionnaire(samples=16, alpha=2), mask=mask)
+        assert not any(distances.any() for distances in org.distances)
+        assert [tree.n_levels for tree in org.trees] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("samples", [None, 16])
+@pytest.mark.parametrize(("dtype", "size"), [(np.float64, 1e-10), (np.float32, 1e-5)])
+def test_differences_above_rounding_are_kept(dtype, size, samples):
+    rng = np.random.default_rng(4)
+    x = (1 + size * rng.standard_normal((5, 30, 30))).astype(dtype)
+    trees = [ht.PartitionTree.halving(30)] * 2
+    assert (estimate(x, 0, trees, samples=samples).distances.numpy() > 0).sum() == 20
+
+
 def test_differences_are_counted():
     trees = [ht.PartitionTree.halving(4), ht.PartitionTree.flat(5)]
     assert n_differences(3, trees) == 3 * 7 * 6

@@ -1,5 +1,7 @@
 """Runs within a limit of memory: the same files, and a line that says what is too large."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -7,9 +9,14 @@ from typer.testing import CliRunner
 import headtree as ht
 from headtree.cli.app import app
 from headtree.errors import InvalidValueError
+from headtree.geometry import affinity
+from headtree.measures import invariance, regularity
 from headtree.pipeline import make_run, memory_limit, sources
 from headtree.pipeline.memory_limit import limit_in_bytes
+from headtree.tensor import probabilities, store
+from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped
 from headtree.tensor.centred_scores import centred_by_blocks
+from headtree.tensor.stored_array import StoredArray
 from tests.pipeline.interrupted import contents
 from tests.runs.examples import QUICK, tensors
 
@@ -18,37 +25,80 @@ pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 
 @pytest.fixture
 def tight(monkeypatch):
-    """Only arrays count, so small ones are read by blocks."""
-    monkeypatch.setattr(memory_limit, "working_bytes", lambda *given: 0)
+    """Only arrays count, so small ones are read by blocks; measures have small blocks too."""
+    monkeypatch.setattr(memory_limit, "working_bytes", lambda *given: (0, 0))
     monkeypatch.setattr(memory_limit, "memory_in_use", lambda: 0)
-    monkeypatch.setattr(memory_limit, "_OTHER", 0)
+    for name in ("_OTHER", "_SCORES_OF_A_HEAD", "_A_HEAD"):
+        monkeypatch.setattr(memory_limit, name, 0)
+    monkeypatch.setattr(regularity, "_ENTRIES_AT_A_TIME", 2 * 18 * 18)
+    monkeypatch.setattr(invariance, "_ENTRIES_AT_A_TIME", 3 * 18 * 18)
+    monkeypatch.setattr(probabilities, "_ENTRIES", 3 * 18 * 18)
+    monkeypatch.setattr(store, "_CHUNK_BYTES", 4 * 18 * 5)
+    monkeypatch.setattr(affinity, "_ENTRIES_AT_A_TIME", 40)
 
 
-def test_a_limited_run_stops_where_it_needs_whole_tensors_and_resumes(tight, tmp_path):
-    (att,) = tensors(1)
+@pytest.fixture
+def largest(monkeypatch):
+    """The most entries that were read at a time."""
+    found = [0]
+    read = StoredArray.__getitem__
+
+    def watched(array, index):
+        block = read(array, index)
+        found[0] = max(found[0], block.size if array.name == "attention" else 0)
+        return block
+
+    monkeypatch.setattr(StoredArray, "__getitem__", watched)
+    return found
+
+
+def with_rows_and_heads_missing(att):
+    """Also a query of one head without any keys, so that masks differ."""
+    mask = att.mask.clone()
+    mask[3, 5] = True
+    return replace(att, mask=mask)
+
+
+@pytest.mark.parametrize("kind", ["scores", "raw scores", "probs", "masks that differ"])
+def test_a_limited_run_has_the_same_files(tight, largest, tmp_path, kind):
+    (att,) = tensors(1, kind="probs" if kind == "probs" else "scores")
+    att = with_rows_and_heads_missing(att) if kind == "masks that differ" else att
     att.save(tmp_path / "x.zarr")
     source = sources.TensorSource([ht.AttentionTensor.open(tmp_path / "x.zarr")])
-    settings = ht.Questionnaire(samples=8)
-    size, done = 4 * int(np.prod(att.shape)), []
-
-    def make(memory):
-        return make_run.make_run(
+    size = 4 * int(np.prod(att.shape))
+    runs = {}
+    for name, memory in (("whole", None), ("limited", 2 * size)):
+        largest[0] = 0
+        runs[name] = make_run.make_run(
             source,
-            tmp_path / "run",
-            questionnaire=settings,
+            tmp_path / name,
+            questionnaire=ht.Questionnaire(samples=8),
             measures=QUICK,
             draw=False,
+            raw=kind == "raw scores",
             memory=memory,
-            say=lambda step, seconds: done.append(step),
         )
+    assert contents(runs["whole"].path) == contents(runs["limited"].path)
+    assert 0 < largest[0] < np.prod(att.shape)
+    assert not list(tmp_path.rglob("by_axis_*")) + list(tmp_path.rglob("coefficients"))
 
-    with pytest.raises(ht.HeadtreeError, match=r"step measure needs whole tensors, about .* --memory [0-9.]+kB or"):
-        make(3 * size - 1)
-    assert done == ["capture", "organize", "compare"]
-    make("1MB")
-    assert done == ["capture", "organize", "compare", "measure", "diagnose"]
-    whole = make_run.make_run(source, tmp_path / "whole", questionnaire=settings, measures=QUICK, draw=False)
-    assert contents(whole.path) == contents(tmp_path / "run")
+
+def test_a_tensor_that_fits_no_worker_is_refused(tight):
+    att = ht.AttentionTensor.from_array(np.ones((4, 8, 8), np.float32))
+    with pytest.raises(InvalidValueError, match=r"a worker needs about .* of memory .* leave --dask out"):
+        memory_limit.Limit(100).holds(att)
+
+
+def test_reading_ahead_gives_what_is_there(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5, 17, 13)).astype(np.float32)
+    ht.AttentionTensor.from_array(x).save(tmp_path / "x.zarr")
+    stored = ht.AttentionTensor.open(tmp_path / "x.zarr").values
+    for lazy in (ReadAhead(stored, 5 * 13 * 4), Regrouped(stored, tmp_path, (1, 2), 5 * 13 * 4)):
+        for index in [
+            np.s_[:, 2:3], np.s_[:, 3:5], np.s_[1:3, 3:5], np.s_[:, 16:], np.s_[2:4], np.s_[:, :, 4:9],
+        ]:  # fmt: skip
+            np.testing.assert_array_equal(lazy[index], x[index])
+        np.testing.assert_array_equal(lazy.read((np.array([4, 1]), slice(0, 3), slice(None))), x[[4, 1], :3])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -70,7 +120,7 @@ def test_centred_scores_by_blocks(tmp_path, masked):
 def test_too_little_for_a_block_says_what_would_fit():
     att = ht.AttentionTensor.from_array(np.zeros((4, 64, 64), np.float32) + np.eye(64, dtype=np.float32))
     with pytest.raises(InvalidValueError, match=r"memory must be at least .* to organize .* got 1.0 MB; allow"):
-        memory_limit.room_for_blocks(att, ht.Questionnaire(), 1 << 20)
+        memory_limit.Limit(1 << 20).room_to_organize(att)
 
 
 @pytest.mark.parametrize("wrong", ["2 gigs", "", "GB", -1, 0, True, "nan", "1e400GB"])

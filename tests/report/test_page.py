@@ -547,6 +547,9 @@ def test_a_page_that_lies_in_the_run_is_shown_as_it_is(tmp_path):
     run = small_run(tmp_path / "run", 2, draw=True)
     text = (run.path / "report.html").read_text(encoding="utf-8")
     assert ht.show(run).text == text
+    run.page.write_text(text.replace("a", "e", 1), encoding="utf-8")
+    with pytest.raises(HeadtreeError, match=r"report.html was changed since it was written"):
+        ht.show(ht.open_run(run.path))
 
 
 # -- widths and themes -----------------------------------------------------------------------------------

@@ -92,6 +92,13 @@ def test_one_array_is_read_without_the_others(tmp_path):
     path.write_bytes(data)
     np.testing.assert_array_equal(ht.load_tensor(path, name="x").block().numpy(), X)
     np.testing.assert_array_equal(ht.load_tensor(path).block().numpy(), X)  # the only one with three axes
+    np.savez(path, x=X, small=np.arange(3.0))
+    data = bytearray(path.read_bytes())
+    data[data.index(np.arange(3.0).tobytes())] ^= 1
+    path.write_bytes(data)
+    np.testing.assert_array_equal(ht.load_tensor(path, name="x").block().numpy(), X)
+    with pytest.raises(HeadtreeError, match=r"Bad CRC-32 for file 'small.npy'"):
+        ht.load_tensor(path, name="small")
     np.savez(path, x=X, y=X)
     with pytest.raises(HeadtreeError, match=r"2 arrays of three or more axes; choose one with name=…"):
         ht.load_tensor(path)

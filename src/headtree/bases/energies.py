@@ -6,6 +6,7 @@ neither do the results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numba
@@ -95,20 +96,24 @@ class LargestFirst:
     left out is summed directly, from the smallest up: the difference of two sums would lose half its digits.
     """
 
-    values: Float[np.ndarray, " n"]  #: the coefficients
+    pieces: Sequence[Float[np.ndarray, " _n"]]  #: the coefficients, one piece after the other
+    n: int  #: their number
     largest: float  #: their largest absolute value
 
     @classmethod
     def of(cls, values: Float[np.ndarray, " n"]) -> LargestFirst:
-        """Wrap these coefficients; if all are 0, so are all energies."""
-        return cls(values, float(max(values.max(), -values.min())) or 1.0)
+        """Wrap coefficients in memory; if all are 0, so are all energies."""
+        return cls((values,), len(values), float(max(values.max(), -values.min())) or 1.0)
 
     def sums(
         self, counts: Int[np.ndarray, " point"], shares: tuple[float, ...]
     ) -> tuple[Float[np.ndarray, " point"], list[int], float]:
         """For each count, the energy left out by that many; for each share, the fewest that reach it; the total."""
         counts_of, energies_of = np.zeros((_PARTS, _BUCKETS), np.int64), np.zeros((_PARTS, _BUCKETS))
-        for_each_task(_add_to_buckets, _PARTS, self.values, self.largest, counts_of, energies_of)
+        size, start = (self.n + _PARTS - 1) // _PARTS, 0
+        for piece in self.pieces:
+            for_each_task(_add_to_buckets, _PARTS, piece, start, size, self.largest, counts_of, energies_of)
+            start += len(piece)
         n_in, energy_in = (table.sum(axis=0)[::-1] for table in (counts_of, energies_of))  # the largest first
         n_up_to, energy_up_to = np.cumsum(n_in), np.cumsum(energy_in)
         total = float(energy_up_to[-1])
@@ -134,8 +139,11 @@ class LargestFirst:
         """The energies in each of some buckets, in decreasing order."""
         is_wanted = np.zeros(_BUCKETS, dtype=np.bool_)
         is_wanted[_BUCKETS - 1 - wanted] = True
-        decreasing = np.sort(_collect(self.values, self.largest, is_wanted, int(n_in[wanted].sum())))[::-1]
-        return np.split(decreasing, np.cumsum(n_in[wanted])[:-1])
+        found, place = np.empty(int(n_in[wanted].sum())), 0
+        for piece in self.pieces:
+            place = _collect(piece, self.largest, is_wanted, found, place)
+        found.sort()
+        return np.split(found[::-1], np.cumsum(n_in[wanted])[:-1])
 
 
 def _sums_before(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
@@ -149,9 +157,8 @@ def _energy(value, largest):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _add_to_buckets(part, values, largest, counts, energies):  # type: ignore[no-untyped-def]
-    size = (len(values) + _PARTS - 1) // _PARTS
-    for i in range(part * size, min((part + 1) * size, len(values))):
+def _add_to_buckets(part, values, start, size, largest, counts, energies):  # type: ignore[no-untyped-def]
+    for i in range(max(0, part * size - start), min((part + 1) * size - start, len(values))):
         energy = _energy(values[i], largest)
         bucket = np.float32(energy).view(np.int32) >> _SHIFT
         counts[part, bucket] += 1
@@ -159,15 +166,13 @@ def _add_to_buckets(part, values, largest, counts, energies):  # type: ignore[no
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _collect(values, largest, is_wanted, n):  # type: ignore[no-untyped-def]
-    found = np.empty(n, np.float64)
-    place = 0
+def _collect(values, largest, is_wanted, found, place):  # type: ignore[no-untyped-def]
     for value in values:
         energy = _energy(value, largest)
         if is_wanted[np.float32(energy).view(np.int32) >> _SHIFT]:
             found[place] = energy
             place += 1
-    return found
+    return place
 
 
 # -- the largest support first -------------------------------------------------------------------------------
@@ -179,9 +184,10 @@ def energy_after_coarsest(
     """For each count, the energy left out by that many coefficients of largest support, ties in index order.
 
     Functions of equal support form one group, and there are few different supports. One pass over the coefficients,
-    from the last, adds up every group and records the partial sum at the point where a count ends within it.
+    from the last, adds up every group and records the partial sum at the point where a count ends within it. Pieces
+    must be whole rows along the last axis.
     """
-    n_left = len(energies.values) - counts
+    n_left = energies.n - counts
     leading = np.ones(1, dtype=np.int64)
     for support in supports[:-1]:
         leading = np.multiply.outer(leading, support).ravel()
@@ -197,18 +203,24 @@ def energy_after_coarsest(
     group_of_count = np.searchsorted(n_up_to, n_left[order])
     stops = n_left[order] - (n_up_to - n_in)[group_of_count]
     first_stop = np.searchsorted(group_of_count, np.arange(len(by_support) + 1))
-    sums, at_stops = _group_energies(
-        energies.values, energies.largest, row_group, column_group, group, stops, first_stop
-    )
+    sums, seen = np.zeros(len(by_support)), np.zeros(len(by_support), np.int64)
+    next_stop, at_stops = first_stop[:-1].copy(), np.zeros(len(stops))
+    end = len(row_group)
+    for i in reversed(range(len(energies.pieces))):
+        piece = energies.pieces[i]
+        start = end - len(piece) // len(column_group)
+        groups = row_group[start:end], column_group, group
+        _add_groups(piece, energies.largest, *groups, stops, first_stop, sums, seen, next_stop, at_stops)
+        end = start
     result = np.zeros(len(counts))
     result[order] = _sums_before(sums)[group_of_count] + at_stops
     return result
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _group_energies(values, largest, row_group, column_group, group, stops, first_stop):  # type: ignore[no-untyped-def]
-    sums, seen = np.zeros(len(first_stop) - 1), np.zeros(len(first_stop) - 1, np.int64)
-    next_stop, at_stops = first_stop[:-1].copy(), np.zeros(len(stops))
+def _add_groups(  # type: ignore[no-untyped-def]
+    values, largest, row_group, column_group, group, stops, first_stop, sums, seen, next_stop, at_stops
+):
     place = len(values) - 1
     for row in row_group[::-1]:
         of_row = group[row]
@@ -220,7 +232,6 @@ def _group_energies(values, largest, row_group, column_group, group, stops, firs
                 at_stops[next_stop[g]] = sums[g]
                 next_stop[g] += 1
             place -= 1
-    return sums, at_stops
 
 
 # -- by scale ------------------------------------------------------------------------------------------------

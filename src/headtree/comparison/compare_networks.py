@@ -183,7 +183,7 @@ def compare(
     require("compare", "comparing networks")
     opened = _opened(runs)
     n_permutations = _checks.at_least_one(n_permutations, "n_permutations")
-    seed = _seed(rng)
+    seed = _checks.seed(rng)
     chosen = zip(opened, _names(opened, names), strict=True)
     return compare_profiles([run_profile(run, name) for run, name in chosen], n_permutations, seed)
 
@@ -243,12 +243,6 @@ def _names(runs: Sequence[Run], names: Any) -> list[str]:
     if len(set(found)) == len(found):
         return found
     return [f"{run.path.resolve().parent.name}/{run.name}" for run in runs]
-
-
-def _seed(rng: Any) -> int:
-    if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or rng < 0:
-        raise InvalidTypeError(f"rng must be an integer seed >= 0, got {rng!r}")
-    return int(rng)
 
 
 def _few(profiles: Sequence[RunProfile]) -> list[str]:

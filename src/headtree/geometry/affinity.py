@@ -155,8 +155,13 @@ def perturbed(
     pairs: Float[Tensor, "slice slice"], size: float, rng: np.random.Generator
 ) -> Float[Tensor, "slice slice"]:
     """Affinities or distances multiplied by 1 + size · z, z standard normal for every pair, but not negative."""
-    z = np.tril(rng.standard_normal(tuple(pairs.shape)), -1)
-    changed = (pairs * torch.from_numpy(1 + size * (z + z.T)).to(pairs)).clamp_(min=0)
+    if pairs.is_cuda:
+        on_gpu = torch.Generator(pairs.device).manual_seed(int(rng.integers(2**63)))
+        z = torch.randn(pairs.shape, generator=on_gpu, dtype=pairs.dtype, device=pairs.device)
+    else:
+        z = torch.from_numpy(rng.standard_normal(tuple(pairs.shape))).to(pairs)
+    z = z.tril(-1)
+    changed = (pairs * (1 + size * (z + z.T))).clamp_(min=0)
     return torch.where(pairs.isinf(), pairs, changed)
 
 
@@ -181,7 +186,8 @@ def _products(
         return products, products.diagonal()[:, None].expand(n, n), torch.full_like(products, share)
     powers, common = torch.zeros_like(products), torch.zeros_like(products)
     squares, present = _squares(values, missing)
-    for block, here in zip(_blocks(squares, axis), _blocks(present, axis), strict=True):
+    every = _blocks(squares, axis) if squares is not None else (x.square() for x in _blocks(values, axis))
+    for block, here in zip(every, _blocks(present, axis), strict=True):
         powers.addmm_(block, here.T)
         _add_lower(common, here)
     return products, powers, _mirrored(common) * n / present.numel()
@@ -207,8 +213,11 @@ def _mirrored(lower: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice
 
 def _squares(
     values: Float[Tensor, "..."] | ScaledBlocks, missing: Bool[Tensor, "..."]
-) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."]]:
-    """Squared values and presence, reduced over the first axis along which the mask is constant, if any."""
+) -> tuple[Float[Tensor, "..."] | None, Bool[Tensor, "..."]]:
+    """Squared values and presence, reduced over the first axis along which the mask is constant.
+
+    If there is none, None and the whole presence.
+    """
     for axis in range(values.ndim):
         if _checks.is_shared(missing, axis):
             present = missing.narrow(axis, 0, 1).logical_not().to(values.device)
@@ -216,8 +225,7 @@ def _squares(
             for _, layer in blocks_along(values, axis, 1):
                 squares += layer.double().square()
             return squares, present
-    whole = values if isinstance(values, Tensor) else values.block(*[slice(None)] * values.ndim)
-    return whole.double().square(), missing.logical_not().to(values.device)
+    return None, missing.logical_not().to(values.device)
 
 
 def _blocks(values: Tensor | ScaledBlocks, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:

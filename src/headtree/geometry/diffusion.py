@@ -13,6 +13,7 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from torch import Tensor
 
 from headtree import _checks
+from headtree._threads import product_by_rows, sleeping_threads
 from headtree.errors import InvalidValueError
 
 #: Affinities up to this fraction of the largest are dropped.
@@ -97,15 +98,19 @@ def _leading_pairs(
     start = torch.linalg.vector_norm(matrix, dim=1).square().cpu().numpy()  # follows permuted leaves
 
     def times(x: Float[np.ndarray, " leaf"]) -> Float[np.ndarray, " leaf"]:
-        return np.asarray((matrix @ torch.from_numpy(x).to(matrix.device)).cpu().numpy())
+        vector = torch.from_numpy(np.ascontiguousarray(x.reshape(-1)))
+        if matrix.is_cuda:
+            return np.asarray((matrix @ vector.to(matrix.device)).cpu().numpy())
+        return np.asarray(product_by_rows(matrix, vector[None])[:, 0].numpy())
 
-    given = LinearOperator(matrix.shape, times, dtype=np.float64) if matrix.is_cuda else matrix.numpy()
+    given = LinearOperator(matrix.shape, times, dtype=np.float64)
     try:
-        eigenvalues, vectors = eigsh(given, wanted + _SPARE_PAIRS, v0=start, which="LM", tol=0)
-        deflated = LinearOperator(
-            given.shape, lambda x: given @ x - vectors @ (eigenvalues * (vectors.T @ x)), dtype=np.float64
-        )
-        left = abs(eigsh(deflated, 1, v0=start, which="LM", tol=1e-3, return_eigenvectors=False)[0])
+        with sleeping_threads():
+            eigenvalues, vectors = eigsh(given, wanted + _SPARE_PAIRS, v0=start, which="LM", tol=0)
+            deflated = LinearOperator(
+                given.shape, lambda x: times(x) - vectors @ (eigenvalues * (vectors.T @ x)), dtype=np.float64
+            )
+            left = abs(eigsh(deflated, 1, v0=start, which="LM", tol=1e-3, return_eigenvectors=False)[0])
     except (ArpackError, ArpackNoConvergence):
         return None
     ordered, _ = _by_magnitude(torch.from_numpy(eigenvalues))
@@ -121,7 +126,7 @@ def _markov(
     g = torch.where(affinity > _NO_AFFINITY * affinity.max(), affinity, 0.0)
     # by a power of two, so nothing is rounded: row sums and their products stay in range
     exponent = math.frexp(float(affinity.max()))[1]
-    g = torch.ldexp(torch.ldexp(g, torch.tensor(-(exponent // 2))), torch.tensor(exponent // 2 - exponent))
+    g = _checks.times_power_of_two(g, -exponent, in_place=True)
     r = g.sum(dim=1)
     isolated = r == 0
     own = math.ldexp(1.0, max(-1000, min(-exponent, 1000)))  # an isolated point has affinity 1 with itself

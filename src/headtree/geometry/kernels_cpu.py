@@ -215,42 +215,34 @@ def prefix_features(
     orders: Sequence[Int[np.ndarray, " leaf"]],
     corners: Int[np.ndarray, "feature corner"],
     signs: Float[np.ndarray, " corner"],
-    scale: Float[np.ndarray, "row_or_1 feature"],
+    scale: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float],
     out: Float[np.ndarray, "row feature"],
 ) -> None:
-    """Sums of every row over boxes, times `scale`, from the sums over all first leaves of every axis.
+    """Scaled sums of every row over boxes, from the sums over all first leaves of every axis.
 
     `strides` are those of the rows in `array`, and of the other axes, which have the leaves of `orders`. In these
     orders boxes are contiguous. A box is the signed sum over its `corners` in the array of prefix sums, which is
-    longer by one along each axis. Sums are made in float64.
+    longer by one along each axis. Sums are made in float64. `scale` are weights and sizes of the features, the
+    counts of groups of them (row_or_1, group), the group of each feature, and what stands for a feature whose group
+    has a count of zero: the sum is multiplied by ``weight / (count * size)``.
     """
     lengths, others = np.array([len(order) for order in orders]), np.array(strides[1])
     n_bands = (len(out) + LANES - 1) // LANES
     leaves = np.concatenate(orders).astype(np.uint64)  # numba then skips the handling of negative indices
-    for_each_task(
-        _prefix_band,
-        n_bands,
-        array,
-        strides[0],
-        others,
-        lengths,
-        leaves,
-        corners.astype(np.uint64),
-        signs,
-        scale,
-        out,
-    )
+    places = corners.astype(np.uint32 if corners.max(initial=0) < 1 << 32 else np.uint64)
+    for_each_task(_prefix_band, n_bands, array, strides[0], others, lengths, leaves, places, signs, *scale, out)
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
 def _prefix_band(  # type: ignore[no-untyped-def]
-    band, array, stride, strides, lengths, orders, corners, signs, scale, out
+    band, array, stride, strides, lengths, orders, corners, signs, weight, size, counts, group, absent, out
 ):
     n_sums, n_lines, n_last = 1, 1, lengths[-1]
     for length in lengths:
         n_sums *= length + 1
     for length in lengths[:-1]:
         n_lines *= length
+    n_rows = lengths[-2] if len(lengths) > 1 else 1
     sums = np.zeros(n_sums)
     first = band * LANES
     n_band = min(LANES, len(out) - first)
@@ -264,17 +256,25 @@ def _prefix_band(  # type: ignore[no-untyped-def]
                 here = array[place : place + n_band]
                 for i in range(n_band):
                     lines[i, line * n_last + k] = here[i]
-    last = orders[len(orders) - n_last :]
+    last, step = orders[len(orders) - n_last :], np.uint64(1 if is_adjacent else strides[-1])
     for i in range(n_band):
-        for line in range(n_lines):
-            source, target = _ordered_offsets(line, strides, lengths, orders, is_adjacent)
-            into = sums[target + 1 : target + 1 + n_last]
-            if is_adjacent:
-                _add_up(lines[i, source : source + n_last], last, 1, into)
-            else:
-                _add_up(array[source + (first + i) * stride :], last, strides[-1], into)
-        after = n_last + 1
-        for axis in range(len(lengths) - 2, -1, -1):
+        row = lines[i] if is_adjacent else array[(first + i) * stride :]
+        for start in range(0, n_lines, n_rows):
+            for line in range(start, start + n_rows, 4):
+                _add_lines(
+                    row,
+                    line,
+                    min(4, start + n_rows - line),
+                    strides,
+                    lengths,
+                    orders,
+                    is_adjacent,
+                    last,
+                    step,
+                    sums,
+                )
+        after = (n_rows + 1) * (n_last + 1)
+        for axis in range(len(lengths) - 3, -1, -1):
             length = lengths[axis] + 1
             for start in range(0, n_sums, length * after):
                 for k in range(start, start + (length - 1) * after, after):
@@ -282,17 +282,58 @@ def _prefix_band(  # type: ignore[no-untyped-def]
                     for j in range(after):
                         here[j] += before[j]
             after *= length
-        _write_boxes(sums, corners, signs, scale[min(first + i, len(scale) - 1)], out[first + i])
+        of_row = counts[min(first + i, len(counts) - 1)]
+        _write_boxes(sums, corners, signs, weight, size, of_row, group, absent, out[first + i])
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _add_up(line, order, stride, into):  # type: ignore[no-untyped-def]
-    """Sums of a line's entries up to each, in some order."""
-    total = 0.0
-    step = np.uint64(stride)
-    for k in range(len(into)):
-        total += line[order[k] * step]
-        into[k] = total
+def _add_lines(row, line, n, strides, lengths, orders, is_copied, last, step, sums):  # type: ignore[no-untyped-def]
+    """Sums of the entries of up to four lines up to each, plus those of the lines before them.
+
+    Four lines are added side by side: the sums of each wait for one addition after the other.
+    """
+    n_last = len(last)
+    width = n_last + 1
+    s0, target = _ordered_offsets(line, strides, lengths, orders, is_copied)
+    if len(lengths) == 1:
+        total = 0.0
+        for k in range(n_last):
+            total += row[s0 + last[k] * step]
+            sums[1 + k] = total
+        return
+    above = sums[target + 1 - width : target + 1 - width + n_last]
+    out0 = sums[target + 1 : target + 1 + n_last]
+    if n < 4:
+        for i in range(n):
+            source, _ = _ordered_offsets(line + i, strides, lengths, orders, is_copied)
+            start = target + 1 + i * width
+            before, into = sums[start - width : start - width + n_last], sums[start : start + n_last]
+            total = 0.0
+            for k in range(n_last):
+                total += row[source + last[k] * step]
+                into[k] = total + before[k]
+        return
+    s1, _ = _ordered_offsets(line + 1, strides, lengths, orders, is_copied)
+    s2, _ = _ordered_offsets(line + 2, strides, lengths, orders, is_copied)
+    s3, _ = _ordered_offsets(line + 3, strides, lengths, orders, is_copied)
+    x0, x1, x2, x3 = row[s0:], row[s1:], row[s2:], row[s3:]
+    out1 = sums[target + 1 + width : target + 1 + width + n_last]
+    out2 = sums[target + 1 + 2 * width : target + 1 + 2 * width + n_last]
+    out3 = sums[target + 1 + 3 * width : target + 1 + 3 * width + n_last]
+    t0 = t1 = t2 = t3 = 0.0
+    for k in range(n_last):
+        place = last[k] * step
+        t0 += x0[place]
+        t1 += x1[place]
+        t2 += x2[place]
+        t3 += x3[place]
+        up_to = t0 + above[k]
+        out0[k] = up_to
+        up_to = t1 + up_to
+        out1[k] = up_to
+        up_to = t2 + up_to
+        out2[k] = up_to
+        out3[k] = t3 + up_to
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
@@ -323,12 +364,16 @@ def _ordered_offsets(line, strides, lengths, orders, is_copied):  # type: ignore
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _write_boxes(sums, corners, signs, scale, out):  # type: ignore[no-untyped-def]
+def _write_boxes(sums, corners, signs, weight, size, counts, group, absent, out):  # type: ignore[no-untyped-def]
     for feature in range(len(corners)):
+        entries = counts[group[feature]] * size[feature]
+        if entries == 0:
+            out[feature] = absent
+            continue
         total = 0.0
         for corner in range(len(signs)):
             total += signs[corner] * sums[corners[feature, corner]]
-        out[feature] = total * scale[feature]
+        out[feature] = total * (weight[feature] / entries)
 
 
 # -- the flexible tree ------------------------------------------------------------------------------------------

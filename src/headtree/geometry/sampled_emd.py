@@ -10,8 +10,7 @@ summed over all folders of the axes along which the mask varies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -21,13 +20,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree import _checks
-from headtree._lazy_array import ScaledBlocks
+from headtree._lazy_array import ScaledBlocks, blocks_along
 from headtree._threads import product_by_rows
 from headtree.geometry.emd import Weights, folder_weights, unit_maximum
 from headtree.geometry.folder_sums import FolderSums, Products
-from headtree.geometry.kernels_cpu import add_pairwise_l1, padded_length
-from headtree.geometry.slice_features import Level, TreeAxis, all_features, features_of
+from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1, padded_length
+from headtree.geometry.slice_features import Level, TreeAxis, TupleScale, all_features, features_of
 from headtree.trees.tree import PartitionTree
+
+#: Features that are copied at a time for the kernel of differences.
+_COPIED_AT_A_TIME = 8 * BLOCK
+
+#: Most folder tuples of all slices whose entries are counted together on a GPU.
+_COUNTS_ON_GPU = 1 << 26
+
+#: Multiplications and conversions between the sum over a tuple of folders and its weighted mean.
+_MULTIPLICATIONS = 8
 
 
 class SampledDistances(NamedTuple):
@@ -73,7 +81,14 @@ def sampled_emd(
     axes = [TreeAxis.of(*each, alpha, beta, weights) for each in zip(trees, orders, strict=True)]
     if samples is None and missing is None and isinstance(values, Tensor):
         weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
-        every = _pairwise(all_features(values.movedim(axis, 0), axes, [weight for weight, _ in weights_and_units]))
+        of_folders = [weight for weight, _ in weights_and_units]
+        features = all_features(values.movedim(axis, 0), axes, of_folders)
+        every = torch.zeros(len(features), len(features), dtype=torch.float64, device=features.device)
+        _add_pairwise(every, features)
+        every = every if every.is_cuda else every + every.T
+        means = [weight / (each.stop - each.start) for weight, each in zip(of_folders, axes, strict=True)]
+        totals = (math.prod(float(each.sum()) for each in factors) for factors in (means, of_folders))
+        every = _without_rounding_errors(every, values, axis, *(torch.tensor([x]).double() for x in totals))
         return SampledDistances(every * math.prod(unit for _, unit in weights_and_units), None)
     if samples is None:
         parts = _everything(trees, [unit_maximum(folder_weights(tree, alpha, beta, weights))[0] for tree in trees])
@@ -84,7 +99,7 @@ def sampled_emd(
     scale: float | Tensor = math.prod(each.unit for each in axes)
     if missing is not None:
         of_folders = [folder_weights(tree, alpha, beta, weights) for tree in trees]
-        kept = _kept_weight(missing, axis, trees, of_folders, values.device)
+        kept = _kept_weight(missing, axis, trees, axes, of_folders, values.device)
         scale = scale * math.prod(float(weight.sum()) for weight in of_folders) / kept
     distances = torch.where(torch.as_tensor(scale) == torch.inf, torch.inf, total * scale).fill_diagonal_(0)
     known = torch.isfinite(distances).fill_diagonal_(False)
@@ -175,35 +190,117 @@ def _both_present(
 ) -> list[Float[Tensor, "slice slice"]]:
     """Sums of weighted differences of means over the folder tuples of each part that both slices have."""
     folders, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
-    present = _PresentEntries.of(values, missing, axis, axes, folders)
-    entries = present.of_tuples()
-    scale = torch.where(entries > 0, torch.from_numpy(weight).to(values.device) / entries, 0.0)
-    features = features_of(values, axis, axes, folders, scale)
-    found, stop = [], 0
-    for part in parts:
-        columns = slice(stop, stop + len(part.weight))
-        stop = columns.stop
-        both = everything = _pairwise(features[:, columns])
-        if len(entries) > 1:
-            lacking = present.lacking(features[:, columns], columns)
-            both = everything - lacking - lacking.T
-            # terms are rounded in their own dtype: the remainder of a sum that cancels is set to zero
-            both[both <= 16 * torch.finfo(values.dtype).eps * everything] = 0
-        found.append(both)
+    scale = _scale_of(values, missing, axis, axes, folders, weight)
+    ends = np.cumsum([len(part.weight) for part in parts])
+    of_parts = [slice(int(end) - len(part.weight), int(end)) for part, end in zip(parts, ends, strict=True)]
+    n = values.shape[axis]
+    found = [torch.zeros(n, n, dtype=torch.float64, device=values.device) for _ in parts]
+    for columns in _columns_at_a_time(values, axis, of_parts):
+        features = features_of(values, axis, axes, folders[columns], scale.of(columns))
+        for sums, of_part in zip(found, of_parts, strict=True):
+            start, stop = max(columns.start, of_part.start), min(columns.stop, of_part.stop)
+            if start < stop:
+                own = features[:, start - columns.start : stop - columns.start]
+                _add_pairwise(sums, own, has_gaps=len(scale.counts) > 1)
+    for i, of_part in enumerate(of_parts):
+        sums = found[i] if values.is_cuda else found[i].add_(found[i].T.clone())
+        found[i] = _without_rounding_errors(sums, values, axis, *scale.of(of_part).totals())
     return found
 
 
-def _pairwise(features: Float[Tensor, "slice feature"]) -> Float[Tensor, "slice slice"]:
+def _columns_at_a_time(
+    values: Float[Tensor, "..."] | ScaledBlocks, axis: int, parts: Sequence[slice]
+) -> list[slice]:
+    """The tuples in runs whose features fit into memory: all, or multiples of the kernel's block of each part."""
+    if isinstance(values, Tensor):
+        return [slice(0, parts[-1].stop)]
+    most = int(values.memory / 2 / (values.dtype.itemsize * values.shape[axis]))
+    if parts[-1].stop <= most:
+        return [slice(0, parts[-1].stop)]
+    step = max(1, most // BLOCK) * BLOCK
+    return [
+        slice(start, min(start + step, part.stop)) for part in parts for start in range(part.start, part.stop, step)
+    ]
+
+
+def _scale_of(
+    values: Float[Tensor, "..."] | ScaledBlocks,
+    missing: Bool[Tensor, "..."] | None,
+    axis: int,
+    axes: Sequence[TreeAxis],
+    folders: Int[np.ndarray, "tuple axis"],
+    weight: Float[np.ndarray, " tuple"],
+) -> TupleScale:
+    """What turns sums over folder tuples into weighted means over the entries that slices have.
+
+    Entries are counted by the folders on the axes along which the mask varies.
+    """
+    varies = [False] * len(axes) if missing is None else _varying(missing, axis)
+    size = _sizes(axes, folders, [not each for each in varies])
+    columns = [j for j, each in enumerate(varies) if each]
+    numbers = np.zeros(len(folders), dtype=np.int64)
+    if columns:
+        shape = tuple(len(axes[j].start) for j in columns)
+        numbers = np.ravel_multi_index(tuple(folders[:, j] for j in columns), shape)
+    _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+    counts = torch.ones(1, len(first), dtype=torch.float64, device=values.device)
+    if missing is not None:
+        present = _present(missing).to(values.device, torch.float64)
+        counts = features_of(present, axis, axes, folders[first], TupleScale.one(len(first), values.device)).round()
+    weight_, size_, group_ = (torch.from_numpy(x).to(values.device) for x in (weight, size, group))
+    # nobody has a folder that is missing from slices with a common mask: it adds nothing
+    return TupleScale(weight_, size_, counts, group_, math.nan if len(counts) > 1 else 0.0)
+
+
+def _add_pairwise(
+    total: Float[Tensor, "slice slice"], features: Float[Tensor, "slice feature"], *, has_gaps: bool = False
+) -> None:
+    """Add L1 distances between rows, on the CPU above the diagonal only.
+
+    With gaps, a feature that is NaN in either row adds nothing.
+    """
     n, n_features = features.shape
     if features.is_cuda:
         from headtree.geometry.kernels_gpu import pairwise_l1
 
-        return pairwise_l1(features)
-    padded = np.zeros((n, padded_length(n_features)), dtype=features.numpy().dtype)
-    padded[:, :n_features] = features.numpy()
-    total = np.zeros((n, n))
-    add_pairwise_l1(padded, total)
-    return torch.from_numpy(total + total.T)
+        total += pairwise_l1(features, has_gaps=has_gaps)
+        return
+    for start in range(0, n_features, _COPIED_AT_A_TIME):
+        some = features[:, start : start + _COPIED_AT_A_TIME].numpy()
+        padded = np.zeros((n, padded_length(some.shape[1])), dtype=some.dtype)
+        padded[:, : some.shape[1]] = some
+        add_pairwise_l1(padded, total.numpy(), has_gaps=has_gaps)
+
+
+def _without_rounding_errors(
+    sums: Float[Tensor, "slice slice"],
+    values: Float[Tensor, "..."] | ScaledBlocks,
+    axis: int,
+    scale: Float[Tensor, " slice_or_1"],
+    weight: Float[Tensor, " slice_or_1"],
+) -> Float[Tensor, "slice slice"]:
+    r"""Set sums to zero that rounding errors alone may explain: there is no structure to be found in them.
+
+    The sum over a tuple of folders is made of :math:`2^d` prefix sums in float64 over the d other axes, in which an
+    entry has gone through at most as many additions as these axes have leaves. It is therefore off by at most
+    :math:`2^d k u` times the sum of the slice's absolute values, u being the unit roundoff and k the number of
+    additions and multiplications, and a weighted mean by that times what turns a sum into it: `scale` is the sum of
+    this over folders. Entries and means are rounded in their own dtype, each by at most u times the largest entry;
+    `weight` is the sum of the weights of the means.
+    """
+    shape = [n for i, n in enumerate(values.shape) if i != axis]
+    n_corners = 2 ** len(shape)
+    of_sum = n_corners * (sum(shape) + n_corners + _MULTIPLICATIONS) * torch.finfo(torch.float64).eps / 2 * scale
+    of_largest = torch.finfo(values.dtype).eps * weight
+    most = 2 * float((of_sum * math.prod(shape) + of_largest).max())  # entries are at most 1
+    if not bool(((sums > 0) & (sums <= most)).any()):
+        return sums
+    n = values.shape[axis]
+    total, largest = (torch.zeros(n, dtype=torch.float64, device=sums.device) for _ in range(2))
+    for where, block in blocks_along(values, axis, 1):
+        total[where], largest[where] = block.abs().sum(dtype=torch.float64), block.abs().max()
+    bound = of_sum.to(sums.device) * total + of_largest.to(sums.device) * largest
+    return sums.masked_fill(sums <= bound[:, None] + bound[None, :], 0)
 
 
 def _sizes(
@@ -230,54 +327,11 @@ def _present(missing: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
     return _checks.unshared(missing).logical_not()
 
 
-@dataclass(frozen=True, eq=False)
-class _PresentEntries:
-    """Entries that slices have in folder tuples, by the folders on the axes along which the mask varies."""
-
-    of_groups: Float[Tensor, "slice_or_1 group"]  #: one row if all slices have the same entries
-    group: Int[Tensor, " tuple"]
-    size: Float[Tensor, " tuple"]  #: entries along the other axes
-
-    @classmethod
-    def of(
-        cls,
-        values: Float[Tensor, "..."] | ScaledBlocks,
-        missing: Bool[Tensor, "..."] | None,
-        axis: int,
-        axes: Sequence[TreeAxis],
-        folders: Int[np.ndarray, "tuple axis"],
-    ) -> _PresentEntries:
-        varies = [False] * len(axes) if missing is None else _varying(missing, axis)
-        size = _sizes(axes, folders, [not each for each in varies])
-        columns = [j for j, each in enumerate(varies) if each]
-        numbers = np.zeros(len(folders), dtype=np.int64)
-        if columns:
-            shape = tuple(len(axes[j].start) for j in columns)
-            numbers = np.ravel_multi_index(tuple(folders[:, j] for j in columns), shape)
-        _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
-        found = ones = torch.ones(1, len(first), dtype=torch.float64, device=values.device)
-        if missing is not None:
-            present = _present(missing).to(values.device, torch.float64)
-            found = features_of(present, axis, axes, folders[first], ones).round()
-        return cls(found, torch.from_numpy(group).to(values.device), torch.from_numpy(size).to(values.device))
-
-    def of_tuples(self) -> Float[Tensor, "slice_or_1 tuple"]:
-        return self.of_groups[:, self.group] * self.size
-
-    def lacking(self, features: Float[Tensor, "slice some"], columns: slice) -> Float[Tensor, "slice slice"]:
-        """Sum of |a| over some folder tuples that slice a has and slice b lacks."""
-        absent = self.of_groups == 0
-        some = absent.any(dim=0)
-        sizes = torch.zeros(len(features), len(some), dtype=torch.float64, device=features.device)
-        sizes.index_add_(1, self.group[columns], features.double().abs())
-        sizes, lacks = sizes[:, some].to(features.dtype), absent[:, some].to(features.dtype)
-        return (sizes @ lacks.T if sizes.is_cuda else product_by_rows(sizes, lacks)).double()
-
-
 def _kept_weight(
     missing: Bool[Tensor, "..."],
     axis: int,
     trees: Sequence[PartitionTree],
+    axes: Sequence[TreeAxis],
     weights: Sequence[Float[np.ndarray, " folder"]],
     device: torch.device,
 ) -> Float[Tensor, "slice_or_1 slice_or_1"]:
@@ -291,15 +345,35 @@ def _kept_weight(
         each = present.reshape(-1).to(device, torch.float64)
         return factor * each[:, None] * each[None, :]
     counted = present.movedim(axis, 0).reshape(shape)
-    products = Products.of([trees[i] for i in chosen], [weights[i] for i in chosen])
-    runs = products.runs(shape[0])
-    sums = FolderSums(counted.to(torch.float32), 0, products, runs[0].stop)
     kept = torch.zeros(shape[0], shape[0], dtype=torch.float64, device=device)
-    for steps in runs:
-        n_steps, n_inner = steps.stop - steps.start, len(products.inner_size)
-        counts = sums.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))[:, : n_steps * n_inner]
-        is_there = torch.from_numpy(counts > 0).to(device, torch.float64)
-        weight = np.outer(products.outer_weight[steps], products.inner_weight).ravel()
+    for is_there, weight in _presence(counted, [(trees[i], axes[i], weights[i]) for i in chosen], device):
         weighted = is_there * torch.from_numpy(weight).to(device)
         kept += weighted @ is_there.T if weighted.is_cuda else product_by_rows(weighted, is_there)
-    return kept * factor
+    return (kept.tril() + kept.tril(-1).T) * factor
+
+
+def _presence(
+    counted: Bool[Tensor, "slice ..."],
+    of_axes: Sequence[tuple[PartitionTree, TreeAxis, Float[np.ndarray, " folder"]]],
+    device: torch.device,
+) -> Iterator[tuple[Float[Tensor, "slice tuple"], Float[np.ndarray, " tuple"]]]:
+    """Whether slices have entries in folder tuples, some tuples at a time, and the weights of the tuples."""
+    trees, axes, weights = zip(*of_axes, strict=True)
+    n_tuples = math.prod(len(weight) for weight in weights)
+    if device.type == "cuda" and len(counted) * n_tuples <= _COUNTS_ON_GPU:
+        sums = all_features(
+            counted.to(device, torch.float32), axes, [(each.stop - each.start).astype(np.float64) for each in axes]
+        )
+        weight = np.ones(1)
+        for each in weights:
+            weight = np.outer(weight, each).ravel()
+        yield (sums > 0.5).double(), weight
+        return
+    products = Products.of(trees, weights)
+    runs = products.runs(len(counted))
+    sums_of = FolderSums(counted.to(torch.float32), 0, products, runs[0].stop)
+    for steps in runs:
+        n_steps, n_inner = steps.stop - steps.start, len(products.inner_size)
+        counts = sums_of.make(steps, np.ones(n_steps), np.ones((1, 1, n_inner)))[:, : n_steps * n_inner]
+        weight = np.outer(products.outer_weight[steps], products.inner_weight).ravel()
+        yield torch.from_numpy(counts > 0).to(device, torch.float64), weight

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.bases.energies import norms
+from headtree.bases.stored_coefficients import StoredCoefficients
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidValueError
 from headtree.measures.orders import check_pair
@@ -132,6 +133,24 @@ def _entropy(att: AttentionTensor, basis: TensorHaarBasis, top: int, p: float, t
         p=p,
         n_filled=full.n_filled,
         heads=att.heads,
+        coefficients=np.asarray(coefficients.numpy()),
+    )
+
+
+def entropy_of_coefficients(
+    stored: StoredCoefficients, norm: Float[np.ndarray, " head"], top: int, heads: tuple[HeadId, ...]
+) -> Entropy:
+    """`network_entropy` of a tensor whose coefficients are in a file, and whose heads have these norms."""
+    indices = _coarsest(stored.basis, top, "cut")
+    coefficients = stored.at(indices).double()
+    return Entropy(
+        raw=_power_norm(coefficients.abs(), 1),
+        norm=np.asarray(norms(norm[None])[0]),
+        n_functions=len(indices),
+        eps=int(stored.basis.support(indices[-1:])[0]),
+        p=1,
+        n_filled=0,
+        heads=heads,
         coefficients=np.asarray(coefficients.numpy()),
     )
 

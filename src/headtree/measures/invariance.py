@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ _SQUASHED = 0.01
 #: Error, in units of rounding, of sums over scales and of functions of them.
 _ROUNDING = 64
 
-#: Enough heads to hide the cost of a call, few enough for their terms to take little memory.
-_HEADS_AT_A_TIME = 16
+#: Enough heads to hide the cost of a call, and entries few enough for their terms to take little memory.
+_HEADS_AT_A_TIME, _ENTRIES_AT_A_TIME = 16, 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +141,7 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
     given = TensorHaarBasis(tuple(PartitionTree.halving(tree.n_leaves) for tree in trees))
     tables = []
     with progress("softmax invariance", len(att.heads)) as step:
-        for heads in torch.split(full.values, _HEADS_AT_A_TIME):
+        for heads in torch.split(full.values, heads_at_a_time(full.values[0].numel())):
             tables.append(_columns(heads, found, given))
             for _ in heads:
                 step("")
@@ -148,6 +149,22 @@ def softmax_invariance(att: AttentionTensor, org: Organization, *, tolerance: fl
     _warn_of_overflow(att, table["distance"])
     holds = table["distance"] <= tolerance
     return SoftmaxInvariance(att.heads, holds=holds, tolerance=tolerance, n_filled=full.n_filled, **table)
+
+
+def heads_at_a_time(n_entries: int) -> int:
+    """How many heads of so many entries are tested together."""
+    return max(1, min(_HEADS_AT_A_TIME, _ENTRIES_AT_A_TIME // n_entries))
+
+
+def joined_invariance(tables: Sequence[SoftmaxInvariance]) -> SoftmaxInvariance:
+    """One table of the heads of several, which have the same tolerance."""
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(table, name) for table in tables])
+        for name, found in vars(tables[0]).items()
+        if isinstance(found, np.ndarray)
+    }
+    heads = tuple(head for table in tables for head in table.heads)
+    return replace(tables[0], heads=heads, n_filled=sum(table.n_filled for table in tables), **columns)
 
 
 def _columns(

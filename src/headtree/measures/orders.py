@@ -15,6 +15,9 @@ from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.filling import Filled
 from headtree.trees.tree import PartitionTree
 
+#: The names of `orders`.
+ORDERS = ("organized", "given", "random", "shuffled")
+
 
 def softmax_input(att: AttentionTensor, full: Filled | None = None) -> Float[Tensor, "head query key"]:
     """What enters softmax, without gaps, in float64: scores, or the logarithms of probabilities or weights.

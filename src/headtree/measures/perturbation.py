@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
-from headtree._checks import at_least_one, generator
+from headtree._checks import as_list, at_least_one, generator
 from headtree.errors import InvalidValueError
 from headtree.measures.heads.rollout import attention_rollout, mean_attention
 from headtree.models.given_model import view_and_options
@@ -61,9 +61,10 @@ class PerturbationTest:
     >>> import headtree as ht
     >>> network = ht.load_bundled("txl")
     >>> given = [{"input_ids": item["input_ids"][:, :12]} for item in network.inputs[:3]]
-    >>> found = ht.perturbation_test(network.model, inputs=given, steps=4)
+    >>> methods = ["attention", "rollout", "random"]
+    >>> found = ht.perturbation_test(network.model, inputs=given, methods=methods, steps=4)
     >>> found.curves.shape  # methods, inputs, shares 0, 1/4 … 1
-    (8, 3, 5)
+    (3, 3, 5)
     >>> found.table().columns.tolist()
     ['method', 'area', 'low', 'high']
     """
@@ -188,9 +189,9 @@ def token_relevance(
     >>> import headtree as ht
     >>> network = ht.load_bundled("txl")
     >>> given = {"input_ids": network.inputs[0]["input_ids"][:, :12]}
-    >>> (found,) = ht.token_relevance(network.model, inputs=given, tokenizer=network.tokenizer)
+    >>> (found,) = ht.token_relevance(network.model, inputs=given, methods=["attention", "rollout"])
     >>> found.sizes
-    Frozen({'by': 7, 'query': 12, 'key': 12})
+    Frozen({'by': 2, 'query': 12, 'key': 12})
     >>> found.sel(by="rollout").isel(query=-1).sum().round(6).item()
     1.0
     """
@@ -221,8 +222,9 @@ def _has_logits(prepared: PreparedInputs) -> bool:
 def _checked_methods(methods: Sequence[str] | None, has_logits: bool, also_random: bool = True) -> list[str]:
     without = {"token tensor (logit)": not has_logits, "random": not also_random}
     possible = [name for name in METHODS if not without.get(name)]
-    chosen = possible if methods is None else [methods] if isinstance(methods, str) else list(methods)
-    wrong = [name for name in chosen if name not in possible]
+    given = [methods] if isinstance(methods, str) else methods
+    chosen = possible if given is None else as_list(given, "methods", "names")
+    wrong = [name for name in chosen if not isinstance(name, str) or name not in possible]
     if wrong or not chosen:
         raise InvalidValueError(
             f"methods must be some of {', '.join(map(repr, possible))}, got {wrong[0] if wrong else 'none'!r}"

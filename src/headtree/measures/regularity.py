@@ -127,13 +127,18 @@ def exponents_in(
     return exponents_in_each(tensor, [basis], rounding)[0]
 
 
+def matrices_at_a_time(n_entries: int) -> int:
+    """How many matrices of so many entries are measured together."""
+    return max(1, _ENTRIES_AT_A_TIME // n_entries)
+
+
 def exponents_in_each(
     tensor: Float[Tensor, "... row column"],
     bases: Sequence[TensorHaarBasis],
     rounding: Float[np.ndarray, " matrix"] | None = None,
 ) -> list[HolderExponent]:
     """`exponents_in` in several bases of the same axes: what does not depend on the trees is done once."""
-    n_at_a_time = max(1, _ENTRIES_AT_A_TIME // len(bases[0]))
+    n_at_a_time = matrices_at_a_time(len(bases[0]))
     tables: list[list[Float[np.ndarray, "_matrix row_scale column_scale"]]] = [[] for _ in bases]
     powers = []
     for matrices in torch.split(tensor.reshape(-1, *tensor.shape[-2:]), n_at_a_time):

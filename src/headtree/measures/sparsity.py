@@ -73,8 +73,11 @@ def compression_curve(x: Any, trees: Sequence[PartitionTree], counts: Any = None
     (2, 2, 64)
     """
     basis, coefficients = _coefficients(x, trees)
-    energies = LargestFirst.of(coefficients.ravel().numpy())
-    chosen = _counts(counts, len(basis))
+    return curve_of(LargestFirst.of(coefficients.ravel().numpy()), basis, _counts(counts, len(basis)))
+
+
+def curve_of(energies: LargestFirst, basis: TensorHaarBasis, chosen: Int[np.ndarray, " point"]) -> CompressionCurve:
+    """The curve of all coefficients of an array at checked counts."""
     (by_size, (n_for_90, n_for_99), total), by_support = at_once(
         lambda: energies.sums(chosen, (0.90, 0.99)),
         lambda: energy_after_coarsest(energies, basis.supports, chosen),

@@ -61,6 +61,9 @@ def save_pruned(
             f"model must come from prune_heads, got a {type(model).__name__} without removed heads; save it with "
             "its own save_pretrained"
         )
+    for name, companion in (("tokenizer", tokenizer), ("processor", processor)):
+        if companion is not None and not hasattr(companion, "save_pretrained"):
+            raise InvalidTypeError(f"{name} must have save_pretrained, as those of transformers, got {companion!r}")
     if exists(path) and not (path.is_dir() and (is_pruned(path) or not any(path.iterdir()))):
         raise InvalidValueError(f"folder must be new, empty, or hold a pruned model, got {path}; choose another")
     config: Any = getattr(model, "config", None)

@@ -67,8 +67,7 @@ def register_attention(kind: type[nn.Module], describe: Describe) -> None:
              [0., 0., 1.]]])
     >>> ht.unregister_attention(Mixer)
     """
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise InvalidTypeError(f"kind must be a subclass of torch.nn.Module, got {kind!r}; pass type(module)")
+    _check_module_class(kind)
     if not callable(describe):
         raise InvalidTypeError(f"describe must be a function of (module, arguments, output), got {describe!r}")
     global _n_changes  # noqa: PLW0603
@@ -98,9 +97,15 @@ def unregister_attention(kind: type[nn.Module]) -> None:
         ...
     headtree.errors.InvalidValueError: no attention was found in Mixer: ...
     """
+    _check_module_class(kind)
     global _n_changes  # noqa: PLW0603
     _DESCRIPTIONS.pop(kind, None)
     _n_changes += 1
+
+
+def _check_module_class(kind: Any) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise InvalidTypeError(f"kind must be a subclass of torch.nn.Module, got {kind!r}; pass type(module)")
 
 
 def n_changes() -> int:

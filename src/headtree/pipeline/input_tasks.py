@@ -8,13 +8,29 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from headtree._lazy_array import LazyArray
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures.consensus import Consensus, consensus, of_one_input
+from headtree.measures.entropy import Entropy, network_entropy
 from headtree.measures.heads.columns import Column
-from headtree.measures.heads.diagnostics import InputTables, input_tables
-from headtree.measures.per_input import MeasuredInput, measure_input
-from headtree.pipeline.memory_limit import needed_as_a_whole, room_for_blocks
+from headtree.measures.heads.diagnostics import (
+    HeadTables,
+    InputTables,
+    LayerTables,
+    head_tables,
+    input_tables,
+    layer_tables,
+)
+from headtree.measures.invariance import SoftmaxInvariance
+from headtree.measures.per_input import (
+    MeasuredHeads,
+    MeasuredInput,
+    measure_heads,
+    measure_input,
+    measure_invariance,
+)
+from headtree.measures.sparsity import CompressionCurve
+from headtree.measures.whole_network import Scratch, curve_in_order
+from headtree.pipeline.memory_limit import NO_LIMIT, Limit
 from headtree.pipeline.model_capture import ModelCapture
 from headtree.pipeline.sources import Capture
 from headtree.questionnaire.organization import Organization
@@ -33,16 +49,14 @@ def captured(ready: Capture) -> list[AttentionTensor]:
 
 
 def organized(
-    att: AttentionTensor, is_raw: bool, settings: Questionnaire, device: str, memory: int | None = None
+    att: AttentionTensor, is_raw: bool, settings: Questionnaire, device: str, limit: Limit = NO_LIMIT
 ) -> Organization:
-    """The organization of an input; within a limit of memory, in bytes, if there is one."""
-    if memory is None or needed_as_a_whole(att) <= memory or not isinstance(att.values, LazyArray):
+    """The organization of an input."""
+    if limit.holds(att):
         return organize(organized_values(att, is_raw), settings, device=device)
-    import zarr
-
-    room = room_for_blocks(att, settings, memory)
-    with zarr.config.set({"async.concurrency": 1}):  # else many whole chunks are in memory
-        values = centred_by_blocks(att) if att.kind == "scores" and not is_raw else att
+    room = limit.room_to_organize(att)
+    with limit.regrouped(att, (1, 2), room) as lazy:
+        values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
         return organize(values, settings, device=device, memory=room)
 
 
@@ -51,26 +65,54 @@ def organized_values(att: AttentionTensor, is_raw: bool) -> AttentionTensor:
     return att.load() if is_raw or att.kind != "scores" else att.centred()
 
 
-def measured(att: AttentionTensor, org: Organization, is_raw: bool, settings: Mapping[str, Any]) -> MeasuredInput:
+def measured(
+    att: AttentionTensor, org: Organization, is_raw: bool, settings: Mapping[str, Any], limit: Limit = NO_LIMIT
+) -> MeasuredInput:
     """The measures of an input."""
-    return measure_input(
-        organized_values(att, is_raw),
-        org,
-        head_functions=settings["head_functions"],
-        network_functions=settings["network_functions"],
-        rng=settings["seed"],
-        probs=att,
-    )
+    options = {
+        "head_functions": settings["head_functions"],
+        "network_functions": settings["network_functions"],
+        "rng": settings["seed"],
+    }
+    if limit.holds(att):
+        return measure_input(organized_values(att, is_raw), org, probs=att, **options)
+    room = limit.room_to_measure(att)
+    with limit.regrouped(att, (1,), room) as lazy:
+        values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
+        return measure_input(values, org, probs=lazy, scratch=Scratch(limit.folder, room), **options)
+
+
+def measured_heads(
+    att: AttentionTensor, org: Organization, is_raw: bool, settings: Mapping[str, Any]
+) -> MeasuredHeads:
+    """The measures of some heads of an input."""
+    return measure_heads(organized_values(att, is_raw), org, settings["head_functions"], att)
+
+
+def measured_network(att: AttentionTensor, org: Organization, is_raw: bool, settings: Mapping[str, Any]) -> Entropy:
+    """The entropy of all heads of an input together."""
+    return network_entropy(organized_values(att, is_raw), org, top=settings["network_functions"])
+
+
+def measured_curve(
+    att: AttentionTensor, org: Organization, is_raw: bool, settings: Mapping[str, Any], order: str
+) -> CompressionCurve:
+    """How few coefficients describe an input in one order."""
+    return curve_in_order(organized_values(att, is_raw), org, order, settings["seed"])
+
+
+def measured_invariance(att: AttentionTensor, org: Organization, is_raw: bool) -> SoftmaxInvariance | None:
+    """Softmax invariance of the heads on which it is measured."""
+    return measure_invariance(organized_values(att, is_raw), org)
 
 
 def head_distances(
-    att: AttentionTensor, kind: AttentionKind, memory: int | None = None
+    att: AttentionTensor, kind: AttentionKind, limit: Limit = NO_LIMIT
 ) -> Float[np.ndarray, "head head"]:
-    """How far the heads of an input are from each other; a tensor that does not fit in memory is read by blocks."""
-    if memory is None or needed_as_a_whole(att) <= memory:
-        att = att.load()
-    check_future_keys(att)
-    return attention_distance(att, kind)
+    """How far the heads of an input are from each other."""
+    with limit.in_memory_or_blocks(att) as found:
+        check_future_keys(found)
+        return attention_distance(found, kind)
 
 
 def functional_kernels(ready: ModelCapture) -> list[Float[np.ndarray, "2 head head"]]:
@@ -91,6 +133,17 @@ def same_for_all(ready: ModelCapture, heads: tuple[HeadId, ...]) -> dict[str, Co
     return ready.to_diagnose().same_for_all(heads, rng=0)
 
 
-def diagnosed(att: AttentionTensor, ready: Capture) -> InputTables:
+def diagnosed(att: AttentionTensor, ready: Capture, limit: Limit = NO_LIMIT) -> InputTables:
     """The diagnostics of an input, the only one of `ready`."""
-    return input_tables(att, ready.to_diagnose())
+    with limit.in_memory_or_blocks(att) as found:
+        return input_tables(found, ready.to_diagnose())
+
+
+def diagnosed_heads(att: AttentionTensor) -> HeadTables:
+    """The diagnostics of some heads of an input by themselves."""
+    return head_tables(att.load())
+
+
+def diagnosed_layers(att: AttentionTensor, ready: Capture) -> LayerTables:
+    """The diagnostics of layers of an input, the only one of `ready`, and of heads by layer or model."""
+    return layer_tables(att.load(), ready.to_diagnose())

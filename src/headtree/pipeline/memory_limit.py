@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
-from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped, with_shared_mask
+from headtree.tensor.stored_array import StoredArray
 
-#: Levels of a tree on one axis, as many as are usual: folders are drawn for every pair of levels.
-_LEVELS = 12
-#: Matrices of all pairs of slices that exist at a time for the axis that is organized.
-_SQUARES = 6
+#: Matrices of all pairs of slices of the axis that is organized: while its slices are compared, and afterwards.
+_COMPARED, _SQUARES = 5, 6
 #: Slices that the kernel of folder sums reads side by side.
 _LANES = 16
 #: Chunks of Zarr that are being read, libraries that are loaded on first use, and gaps in the heap.
 _OTHER = 72 << 20
 #: Copies of a tensor while its scores are centred or while it is measured, most of them in float64.
 _COPIES = 8
+#: Bytes for each entry of one head while heads are measured one by one, of scores and of other kinds.
+_SCORES_OF_A_HEAD, _A_HEAD = 100, 64
+#: Bytes for each entry that is read ahead, with a copy.
+_READ_AHEAD = 12
+#: Copies of a slice of a tensor in its smallest block.
+_LEAST_BLOCKS = 8
 
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
@@ -58,33 +67,93 @@ def tensor_bytes(att: AttentionTensor) -> int:
     return math.prod(att.shape) * att.block(one, one, one).dtype.itemsize
 
 
-def needed_as_a_whole(att: AttentionTensor) -> int:
-    """About how much memory this process has while it measures the tensor, or centres it."""
-    return memory_in_use() + _COPIES * tensor_bytes(att)
+@dataclass(frozen=True)
+class Limit:
+    """The most memory that a process may have; beyond it, tensors on disk are read by blocks."""
 
+    bytes: int | None = None  #: None: no limit
+    folder: Path = Path()  #: for files that are as large as a tensor
 
-def room_for_blocks(att: AttentionTensor, settings: Questionnaire, limit: int) -> int:
-    """Bytes that are left for blocks of a tensor while it is organized; raises an error if they are too few."""
-    needed = memory_in_use() + working_bytes(att.shape, settings) + _OTHER
-    least = needed + 8 * tensor_bytes(att) // min(att.shape)
-    if limit < least:
+    def holds(self, att: AttentionTensor) -> bool:
+        """Whether a tensor can be in memory with everything that is computed from it."""
+        needed = memory_in_use() + _COPIES * tensor_bytes(att)
+        if self.bytes is None or needed <= self.bytes:
+            return True
+        if isinstance(att.values, LazyArray):
+            return False
         raise InvalidValueError(
-            f"memory must be at least {format_bytes(int(1.1 * least))} to organize a tensor of shape {att.shape}, "
-            f"got {format_bytes(limit)}; allow that much, or take fewer heads or tokens"
+            f"a worker needs about {format_bytes(needed)} of memory for a tensor of shape {att.shape}, got a limit "
+            f"of {format_bytes(self.bytes)}; raise --memory, or leave --dask out: this process can read by blocks"
         )
-    return limit - needed
+
+    def room_to_organize(self, att: AttentionTensor) -> int:
+        """Bytes that are left for blocks of a tensor while it is organized."""
+        return self._room(att, "organize", *working_bytes(att.shape))
+
+    def room_to_measure(self, att: AttentionTensor) -> int:
+        """Bytes that are left for blocks of a tensor while it is measured."""
+        of_head = math.prod(att.shape[1:])
+        return self._room(att, "measure", of_head * (_SCORES_OF_A_HEAD if att.kind == "scores" else _A_HEAD))
+
+    def _room(self, att: AttentionTensor, verb: str, working: int, without_blocks: int = 0) -> int:
+        """What is left of the limit; raises an error if that is too little for one block."""
+        if self.bytes is None:
+            raise ValueError("without a limit, tensors are in memory")
+        masks = 3 * math.prod(att.shape) if isinstance(att.mask, StoredArray) else 0
+        needed = memory_in_use() + working + masks + _OTHER
+        blocks = _LEAST_BLOCKS * tensor_bytes(att) // min(att.shape)
+        least = needed - working + max(working + blocks, without_blocks)
+        if self.bytes < least:
+            raise InvalidValueError(
+                f"memory must be at least {format_bytes(int(1.1 * least))} to {verb} a tensor of shape "
+                f"{att.shape}, got {format_bytes(self.bytes)}; allow that much, or take fewer heads or tokens"
+            )
+        return self.bytes - needed
+
+    @contextmanager
+    def in_memory_or_blocks(self, att: AttentionTensor) -> Iterator[AttentionTensor]:
+        """The tensor in memory, or prepared to be read by blocks of heads or of queries."""
+        if self.holds(att):
+            yield att.load()
+            return
+        room = self._room(att, "compare and diagnose the heads of", math.prod(att.shape[1:]) * _A_HEAD)
+        with _one_chunk_at_a_time():
+            yield replace(with_shared_mask(att), values=ReadAhead(att.values, room // _READ_AHEAD))
+
+    @contextmanager
+    def regrouped(self, att: AttentionTensor, axes: Sequence[int], room: int) -> Iterator[AttentionTensor]:
+        """The tensor prepared to be read in blocks along some axes, 1 and 2, with copies of it in the folder."""
+        with _one_chunk_at_a_time():
+            values = Regrouped(att.values, self.folder, axes, room // _READ_AHEAD)
+            try:
+                yield replace(with_shared_mask(att), values=values)
+            finally:
+                values.remove()
 
 
-def working_bytes(shape: tuple[int, ...], settings: Questionnaire) -> int:
-    """Bytes that organizing takes beside the array itself: matrices of pairs, folder sums and their differences."""
-    samples = SAMPLES if settings.samples == "auto" else settings.samples or 1
-    most = 0
+@contextmanager
+def _one_chunk_at_a_time() -> Iterator[None]:
+    """Else Zarr has many whole chunks in memory."""
+    import zarr
+
+    with zarr.config.set({"async.concurrency": 1}):
+        yield
+
+
+NO_LIMIT = Limit()
+
+
+def working_bytes(shape: tuple[int, ...], dtype_size: int = 4) -> tuple[int, int]:
+    """Bytes that organizing takes beside blocks and features: while these exist, and at most at other times.
+
+    Matrices of all pairs of slices: a distance and an affinity of each axis stay. Each thread has the prefix sums
+    of one slice in float64, and copies of the slices beside it.
+    """
+    kept = sum(2 * 8 * n * n for n in shape)
+    with_features, otherwise = 0, 0
     for axis, n in enumerate(shape):
         others = [length for i, length in enumerate(shape) if i != axis]
-        n_features = min(math.prod(2 * length for length in others), samples * _LEVELS ** len(others))
-        features = 4 * n * n_features
-        sums = 8 * math.prod(length + 1 for length in others) + 4 * _LANES * math.prod(others) * (axis > 0)
-        taken = 12 * min(math.prod(shape) // 2, EXACT_PRODUCTS // n)  # slices for first affinities, with copies
-        at_once = max(torch.get_num_threads() * sums, features, taken - features)
-        most = max(most, features + at_once + 8 * _SQUARES * n * n)
-    return most + sum(2 * 8 * n * n for n in shape)
+        sums = 8 * math.prod(length + 1 for length in others) + dtype_size * _LANES * math.prod(others) * (axis > 0)
+        with_features = max(with_features, (8 * _COMPARED - 16) * n * n + torch.get_num_threads() * sums)
+        otherwise = max(otherwise, 8 * _SQUARES * n * n)
+    return kept + with_features, kept + otherwise

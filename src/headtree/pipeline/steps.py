@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headtree._memory import format_bytes
 from headtree.depth.model_depth import measure_depth
 from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.measures.heads.diagnostics import Diagnostics, combined
@@ -21,9 +20,10 @@ from headtree.measures.per_input import MeasuredInput
 from headtree.measures.sensitivity import sensitivity
 from headtree.measures.similarity import from_organizations
 from headtree.models.functional_similarity import similarity_of_kernels
+from headtree.pipeline import divided_inputs, tables
 from headtree.pipeline import input_tasks as tasks
-from headtree.pipeline import tables
-from headtree.pipeline.memory_limit import needed_as_a_whole
+from headtree.pipeline.divided_inputs import Divided, each_divided, workers_for_each
+from headtree.pipeline.memory_limit import Limit
 from headtree.pipeline.model_capture import ModelCapture
 from headtree.pipeline.model_source import INPUTS
 from headtree.pipeline.sources import Capture
@@ -108,11 +108,12 @@ def organize_inputs(writer: RunWriter, workers: Workers, memory: int | None) -> 
     where = device if device.startswith("cuda") else "cpu"
     parts = [writer.part(f"organization-{i:05d}.zarr") for i in range(n)]
     missing = [i for i in range(n) if not parts[i].exists()]
-    found = workers.each(
-        partial(tasks.organized, workers.sendable(run.attention[i]), is_raw, settings, where, memory)
-        for i in missing
-    )
-    with _steps("organizing", n) as step:
+    with writer.aside() as folder, _steps("organizing", n) as step:
+        limit = Limit(memory, folder)
+        found = workers.each(
+            partial(tasks.organized, workers.sendable(run.attention[i]), is_raw, settings, where, limit)
+            for i in missing
+        )
         for i, org in zip(missing, found, strict=True):
             with writer.whole(parts[i]) as draft:
                 write_organizations(draft, [org])
@@ -161,7 +162,7 @@ def _similarity(
     if kind != "function":
         n = run.n_inputs
         calls = (
-            partial(tasks.head_distances, workers.sendable(run.attention[i]), kind, memory)  # type: ignore[arg-type]
+            partial(tasks.head_distances, workers.sendable(run.attention[i]), kind, Limit(memory))  # type: ignore[arg-type]
             for i in range(n)
         )
         distances = []
@@ -190,32 +191,23 @@ def _similarity(
     return similarity_of_kernels(ready.prepared.selection.head_ids(), kernels)
 
 
-def _check_room(run: Run, memory: int | None, step: str) -> None:
-    """Raise an error if a step that needs whole tensors would take more memory than allowed."""
-    if memory is None:
-        return
-    needed = max(needed_as_a_whole(run.attention[i]) for i in range(run.n_inputs))
-    if needed > memory:
-        raise InvalidValueError(
-            f"the step {step} needs whole tensors, about {format_bytes(needed)} of memory, but the limit is "
-            f"{format_bytes(memory)}; organization.zarr and similarity.zarr in {run.path} are done: to finish the "
-            f"run, use the same command with --memory {format_bytes(int(1.1 * needed)).replace(' ', '')} or more"
-        )
-
-
 def measure(writer: RunWriter, workers: Workers, memory: int | None) -> None:
     """Measure entropies, sparsity, regularity and softmax invariance of every input and of the network."""
-    _check_room(writer.run, memory, "measure")
     settings = writer.record.settings["measures"]
     files = [measured_file(i) for i in range(len(writer.record.inputs))]
     writer.announce("measure", (*files, "measures.json"))
     run, is_raw = writer.run, writer.record.settings["raw"]
     missing = [i for i, name in enumerate(files) if not writer.has(name)]  # others: from an earlier start
-    found = workers.each(
-        partial(tasks.measured, workers.sendable(run.attention[i]), run.organization[i], is_raw, settings)
-        for i in missing
-    )
-    with _steps("measuring", run.n_inputs) as step:
+    n_each = workers_for_each(workers, len(missing))
+
+    def call(i: int, limit: Limit) -> Divided[MeasuredInput]:
+        att, org = run.attention[i], run.organization[i]
+        if n_each > 1:
+            return divided_inputs.measures(att, org, is_raw, settings, workers, n_each)
+        return Divided.whole(partial(tasks.measured, workers.sendable(att), org, is_raw, settings, limit))
+
+    with writer.aside() as folder, _steps("measuring", run.n_inputs) as step:
+        found = each_divided(workers, (call(i, Limit(memory, folder)) for i in missing))
         for i, measured in zip(missing, found, strict=True):
             writer.write_text(files[i], measured.to_json())
             writer.remember(files[i])
@@ -229,9 +221,8 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, 
     """Write the tables of heads and layers with diagnostics from the literature, and a section on roles."""
     import pandas as pd
 
-    _check_room(writer.run, memory, "diagnose")
     run, seed = writer.run, writer.record.settings["measures"]["seed"]
-    found = _diagnostics(run, begin(), workers)
+    found = _diagnostics(run, begin(), workers, Limit(memory))
     of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
     of_layers = tables.layer_table(of_heads)
     about = run.attention[0].provenance
@@ -248,16 +239,21 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, 
     write_section(writer, "diagnostics", section)
 
 
-def _diagnostics(run: Run, ready: Capture, workers: Workers) -> Diagnostics:
+def _diagnostics(run: Run, ready: Capture, workers: Workers, limit: Limit) -> Diagnostics:
     heads, n = run.attention[0].heads, run.n_inputs
+    n_each = workers_for_each(workers, n)
 
-    def calls() -> Iterator[Callable[[], Any]]:
+    def calls() -> Iterator[Divided[Any]]:
         if isinstance(ready, ModelCapture):
-            yield partial(tasks.same_for_all, ready.only([0]), heads)
+            yield Divided.whole(partial(tasks.same_for_all, ready.only([0]), heads))
         for i in range(n):
-            yield partial(tasks.diagnosed, workers.sendable(run.attention[i]), ready.only([i]))
+            att, own = run.attention[i], ready.only([i])
+            if n_each > 1:
+                yield divided_inputs.diagnostics(att, own, workers, n_each)
+            else:
+                yield Divided.whole(partial(tasks.diagnosed, workers.sendable(att), own, limit))
 
-    found = workers.each(calls())
+    found = each_divided(workers, calls())
     shared = next(found) if isinstance(ready, ModelCapture) else {}
     with _steps("diagnosing", n) as step:
         of_inputs = []

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 
-from headtree._checks import at_least_one, generator
+from headtree._checks import as_list, at_least_one, flag, seed
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.models.given_model import view_and_options
 from headtree.models.graph.forward_graph import logits_of
@@ -219,8 +219,10 @@ def prune_curve(
     """
     at_least_one(steps, "steps")
     at_least_one(n_random, "n_random")
-    generator(rng)
-    names = _checked_criteria(criteria)
+    names, rng = _checked_criteria(criteria), seed(rng)
+    iterative, refit = flag(iterative, "iterative"), flag(refit, "refit")
+    if remember is not None and not callable(remember):
+        raise InvalidTypeError(f"remember must be a function of a name and a function, got {remember!r}")
     view, others = view_and_options(model, options)
     given = {"texts": texts, "images": images, "inputs": inputs}
     prepared = view.headed.prepare(kind="probs", of_one_shape=False, **given, **others)
@@ -262,6 +264,7 @@ class _Data:
                 f"there must be at least {fewest} inputs, {_FEWEST} each to rank heads, fit and test, got {n}; "
                 "pass more or longer texts, or fewer tokens per input"
             )
+        labels = None if labels is None else as_list(labels, "labels", "labels")
         if labels is not None and len(labels) != n:
             raise InvalidValueError(f"labels must have one entry per input, got {len(labels)} for {n} inputs")
         calibration = slice(third, 2 * third) if refit else None
@@ -270,7 +273,7 @@ class _Data:
 
     def some(self, which: slice) -> tuple[PreparedInputs, Any]:
         """Some of the prepared inputs, and their labels."""
-        labels = None if self.labels is None else list(self.labels[which])
+        labels = None if self.labels is None else self.labels[which]
         return replace(self.prepared, items=self.prepared.items[which]), labels
 
     def ranking_data(self, view: ModelView, removed: Sequence[tuple[int, int]]) -> RankingData:

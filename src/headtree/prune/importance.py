@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from headtree._checks import generator
+from headtree._checks import generator, seed
 from headtree.errors import InvalidValueError
 from headtree.measures.consensus import consensus
 from headtree.measures.entropy import head_entropy
@@ -153,7 +153,7 @@ def head_importance(
     ['layer', 'head', 'importance', 'error']
     """
     check_criterion(criterion)
-    generator(rng)
+    rng = seed(rng)
     view, others = view_and_options(model, options)
     given = {"texts": texts, "images": images, "inputs": inputs}
     ranked = RankingData(view.headed, given, others, labels, loss, rng)
@@ -162,7 +162,7 @@ def head_importance(
 
 def check_criterion(criterion: Any) -> None:
     """Raise an error unless a criterion is known."""
-    if criterion not in CRITERIA:
+    if not isinstance(criterion, str) or criterion not in CRITERIA:
         raise InvalidValueError(f"criterion must be one of {', '.join(CRITERIA)}, got {criterion!r}")
 
 

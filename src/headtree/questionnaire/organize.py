@@ -206,6 +206,7 @@ class _Loop:
         others = [tree for i, tree in enumerate(trees) if i != axis and tree is not None]
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
+        self.distances[axis] = self.affinities[axis] = torch.empty(0)  # make room
         distances = self._tree_distances(axis, others)
         affinity = distance_affinity(distances)
         if affinity is None:
@@ -263,7 +264,7 @@ class _Loop:
             tree = self.trees[axis]
             if tree is None or math.isnan(error) or self.settings.tree != "flexible":
                 continue
-            changed = distance_affinity(perturbed(self.distances[axis].cpu(), error, np.random.default_rng(0)))
+            changed = distance_affinity(perturbed(self.distances[axis], error, np.random.default_rng(0)))
             if changed is None:
                 continue
             moved = tree_distance(tree, flexible_tree_of(spectrum(changed), self.settings.tree_constant))

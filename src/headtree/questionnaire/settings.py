@@ -25,7 +25,7 @@ SAMPLES = 256
 EXACT_ENTRIES = 1 << 27
 
 #: Unless `samples` is None: the most products of entries in first affinities that are computed from all entries.
-EXACT_PRODUCTS = 4 * 10**9
+EXACT_PRODUCTS = 2 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Questionnaire:
         Tree distances are computed from this many folder tuples of each tuple of levels, at least two, drawn by
         weight; of levels with fewer, all are taken. None takes all of all levels, so distances are exact. "auto" is
         None up to 2·10¹⁰ differences of folder means in a distance matrix and 134 million entries of the array, and
-        256 beyond. Except with None, first affinities that need more than 4·10⁹ products come from part of the
+        256 beyond. Except with None, first affinities that need more than 2·10⁹ products come from part of the
         array. The status of the result says which, with the errors.
     rng : int or numpy Generator
         Used by sampled distances, and by binary trees with ``balance > 1``.

@@ -225,6 +225,12 @@ class Run:
         """One small picture per input, if the inputs are images."""
         return tuple(self._glob("samples", "*.png"))
 
+    @property
+    def page(self) -> Path | None:
+        """The page that was written with the run; None if there is none."""
+        file = self.path / "report.html"
+        return self._checked(file) if self.record.is_done("page") and file.is_file() else None
+
     def _glob(self, folder: str, pattern: str) -> list[Path]:
         found = {name for name in self.record.files if PurePosixPath(name).match(f"{folder}/{pattern}")}
         found |= {path.relative_to(self.path).as_posix() for path in (self.path / folder).glob(pattern)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headtree import _checks
@@ -42,7 +43,12 @@ class CentredScores(LazyArray):
             chosen = index[axis]
             of_axis = chosen if isinstance(chosen, slice) else torch.from_numpy(np.asarray(chosen))
             rows = rows[(slice(None),) * axis + (of_axis,)]
-        return (values.double() - rows).to(values.dtype).to(device)
+        return values.to(torch.float64, copy=True).sub_(rows).to(values.dtype).to(device)
+
+    def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
+        """The entries of an index of slices."""
+        given = index if isinstance(index, tuple) else (index,)
+        return self.read((*given, *[slice(None)] * (3 - len(given)))).numpy()
 
 
 def centred_by_blocks(att: AttentionTensor) -> AttentionTensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,17 +11,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headtree._lazy_array import AxisIndex, LazyArray
+from headtree._lazy_array import AxisIndex, LazyArray, picked
 
-#: Entries of a block that are computed at a time where rows are summed.
+#: Entries of a block that are computed at a time where rows are summed, on the CPU and on a GPU.
 _ENTRIES_AT_A_TIME = 1 << 24
+_ENTRIES_ON_GPU = 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
 class LayerFactors:
     """What the scores of a layer's heads are made of: ``cap(scaling · query · keyᵀ) + biases``.
 
-    Heads in groups share keys: head i has the keys of group ``groups[i]``.
+    Heads in groups share keys: head i has the keys of group ``groups[i]``. Layers that differ in queries and keys
+    only can be held as one (`joined`).
     """
 
     query: Float[Tensor, "head query feature"]
@@ -32,17 +34,16 @@ class LayerFactors:
     biases: tuple[Float[Tensor, "#head #query #key"], ...] = ()
 
     def scores(
-        self, heads: Int[Tensor, " some"], queries: AxisIndex, keys: AxisIndex, device: torch.device | str
+        self, heads: AxisIndex, queries: AxisIndex, keys: AxisIndex, device: torch.device | str
     ) -> Float[Tensor, "some query key"]:
         """The scores of some heads for some queries and keys."""
-        query = _picked(self.query[heads], 1, queries).to(device).float()
-        key = _picked(self.key, 1, keys).to(device).float()[self.groups[heads].to(device)]
-        scores = torch.matmul(query, key.transpose(1, 2)).mul_(self.scaling)
+        query = _taken(self.query, heads, queries).to(device)
+        key = _taken(self.key, self.groups.numpy()[heads], keys).to(device)
+        scores = _products(query, key.expand(len(query), -1, -1)).mul_(self.scaling)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         for bias in self.biases:
-            chosen = bias if len(bias) == 1 else bias[heads]
-            scores += _picked(_picked(chosen, 1, queries), 2, keys).to(device)
+            scores += picked(_taken(bias, heads, queries), 2, keys).to(device)
         return scores
 
     @property
@@ -79,23 +80,27 @@ class FactoredArray(LazyArray):
         """Memory that the factors take."""
         return sum(layer.n_bytes for layer in self.layers)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the factors are."""
+        return self.layers[0].query.device
+
     def read(
         self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu"
     ) -> Float[Tensor, "head query key"]:
-        """The entries at all combinations of the indices along each axis, in float32."""
+        """The entries at all combinations of the indices along each axis, in float32 and in new memory."""
         heads, queries, keys = index
-        chosen = np.arange(self.shape[0])[heads]
-        scores = torch.cat(list(self._parts(chosen, queries, keys, device)))
-        back = np.argsort(np.concatenate([where for where, _ in self._parts_of(chosen)]), kind="stable")
-        if not np.array_equal(back, np.arange(len(back))):
-            scores = scores[torch.from_numpy(back).to(scores.device)]
+        scores = self._scores(heads, queries, keys, device)
         for shift in (self.log_sums, self.means):
             if shift is not None:
-                scores -= _picked(shift[torch.from_numpy(chosen)], 1, queries)[:, :, None].to(scores)
+                scores -= _taken(shift, heads, queries)[:, :, None].to(scores)
         if self.log_sums is None:
             return scores
         probs = scores.exp_()
-        return probs if self.mask is None else probs.masked_fill_(self._hidden(chosen, queries, keys).to(device), 0)
+        if self.mask is None:
+            return probs
+        hidden = picked(_taken(self.mask, heads, queries), 2, keys)
+        return probs.masked_fill_(hidden.to(device), 0)
 
     def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
         """Any numpy index; of slices and integers, only the block that they select is computed."""
@@ -113,69 +118,99 @@ class FactoredArray(LazyArray):
 
     def centred(self, mask: Bool[Tensor, "head query key"] | None) -> FactoredArray:
         """Scores minus the mean of their row over the entries that are not masked."""
-        means = []
-        for start, block in self._blocks_of_heads():
-            hidden = None if mask is None else mask[start : start + len(block)].expand(block.shape)
-            present = block.double() if hidden is None else block.double().masked_fill(hidden, 0)
-            n_present = block.shape[2] if hidden is None else (~hidden).sum(dim=2).clamp(min=1)
-            means.append((present.sum(dim=2) / n_present).float())
+        means, mask = [], _shared(mask, self.device)
+        for heads, block in self._blocks_of_heads():
+            n_present: int | Tensor = block.shape[2]
+            if mask is not None:
+                hidden = picked(mask, 0, heads)
+                block.masked_fill_(hidden, 0)
+                n_present = (~hidden).sum(dim=2).clamp(min=1)
+            means.append((block.sum(dim=2, dtype=torch.float64) / n_present).float())
         return replace(self, means=torch.cat(means))
 
     def probabilities(
         self, mask: Bool[Tensor, "head query key"] | None, sinks: Float[Tensor, " head"] | None
     ) -> FactoredArray:
         """Softmax of the scores over keys that are not masked, and a sink if there is one."""
-        sums = []
-        for start, block in self._blocks_of_heads():
+        sums, mask = [], _shared(mask, self.device)
+        for heads, block in self._blocks_of_heads():
             scores = block
             if mask is not None:
-                scores = scores.masked_fill(mask[start : start + len(block)].expand(block.shape), -torch.inf)
+                scores.masked_fill_(picked(mask, 0, heads), -torch.inf)
             if sinks is not None:
-                sink = sinks[start : start + len(block), None, None].expand(-1, block.shape[1], 1)
+                sink = sinks[heads, None, None].expand(-1, block.shape[1], 1)
                 scores = torch.cat([scores, sink.to(scores)], dim=2)
             # a query that attends to nothing has probabilities of zero
             sums.append(scores.logsumexp(dim=2).nan_to_num(neginf=torch.inf))
-        shared = None if mask is None else (mask[:1] if mask.stride(0) == 0 else mask)
-        return replace(self, log_sums=torch.cat(sums), mask=shared)
+        return replace(self, log_sums=torch.cat(sums), mask=mask)
 
-    def _blocks_of_heads(self) -> Iterator[tuple[int, Float[Tensor, "head query key"]]]:
+    def _blocks_of_heads(self) -> Iterator[tuple[slice, Float[Tensor, "head query key"]]]:
         n_heads, n_queries, n_keys = self.shape
-        step = max(1, _ENTRIES_AT_A_TIME // (n_queries * n_keys))
+        entries = _ENTRIES_ON_GPU if self.device.type == "cuda" else _ENTRIES_AT_A_TIME
+        step = max(1, entries // (n_queries * n_keys))
         for start in range(0, n_heads, step):
-            yield start, self.read((slice(start, min(start + step, n_heads)), slice(None), slice(None)))
+            heads = slice(start, min(start + step, n_heads))
+            yield heads, self.read((heads, slice(None), slice(None)), self.device)
 
-    def _parts_of(self, chosen: Int[np.ndarray, " head"]) -> list[tuple[Int[np.ndarray, " some"], int]]:
-        """Of each layer: which of the chosen heads are in it, and the number of its first head."""
-        parts, start = [], 0
-        for layer in self.layers:
-            stop = start + len(layer.query)
-            parts.append((np.flatnonzero((chosen >= start) & (chosen < stop)), start))
-            start = stop
-        return parts
-
-    def _parts(
-        self, chosen: Int[np.ndarray, " head"], queries: AxisIndex, keys: AxisIndex, device: torch.device | str
-    ) -> Iterator[Float[Tensor, "some query key"]]:
-        for layer, (where, start) in zip(self.layers, self._parts_of(chosen), strict=True):
-            if len(where):
-                yield layer.scores(torch.from_numpy(chosen[where] - start), queries, keys, device)
-
-    def _hidden(
-        self, chosen: Int[np.ndarray, " head"], queries: AxisIndex, keys: AxisIndex
-    ) -> Bool[Tensor, "#head query key"]:
-        if self.mask is None:
-            return torch.zeros(1, 1, 1, dtype=torch.bool)
-        mask = self.mask if len(self.mask) == 1 else self.mask[torch.from_numpy(chosen)]
-        return _picked(_picked(mask, 1, queries), 2, keys)
+    def _scores(
+        self, heads: AxisIndex, queries: AxisIndex, keys: AxisIndex, device: torch.device | str
+    ) -> Float[Tensor, "head query key"]:
+        if len(self.layers) == 1:
+            return self.layers[0].scores(heads, queries, keys, device)
+        starts = np.cumsum([0, *(len(layer.query) for layer in self.layers)])
+        chosen = np.arange(starts[-1])[heads]
+        layer_of = np.searchsorted(starts, chosen, side="right") - 1
+        where = np.argsort(layer_of, kind="stable")
+        parts = [
+            self.layers[i].scores(chosen[layer_of == i] - starts[i], queries, keys, device)
+            for i in np.unique(layer_of)
+        ]
+        scores = torch.cat(parts)
+        if np.array_equal(where, np.arange(len(where))):
+            return scores
+        return scores[torch.from_numpy(np.argsort(where)).to(scores.device)]
 
 
-def _picked(x: Tensor, axis: int, index: AxisIndex) -> Tensor:
-    """Some indices along an axis, or all if there is just one that stands for all."""
-    if x.shape[axis] == 1:
-        return x
-    if isinstance(index, slice):
-        return x[(slice(None),) * axis + (index,)]
-    return x.index_select(axis, torch.from_numpy(np.asarray(index, dtype=np.int64)).to(x.device))
+def joined(layers: Sequence[LayerFactors]) -> tuple[LayerFactors, ...]:
+    """The same heads in fewer parts: all in one, if layers differ in nothing but queries and keys."""
+
+    def settings(layer: LayerFactors) -> tuple[Any, ...]:
+        query, key = layer.query, layer.key
+        return layer.scaling, layer.softcap, query.shape[1:], key.shape[1:], query.dtype, key.dtype, query.device
+
+    if any(layer.biases or settings(layer) != settings(layers[0]) for layer in layers):
+        return tuple(layers)
+    first_group = np.cumsum([0, *(len(layer.key) for layer in layers)]).tolist()
+    groups = [layer.groups + start for layer, start in zip(layers, first_group, strict=False)]
+    query, key = (torch.cat(each) for each in ([x.query for x in layers], [x.key for x in layers]))
+    return (replace(layers[0], query=query, key=key, groups=torch.cat(groups)),)
+
+
+def _products(
+    query: Float[Tensor, "head query feature"], key: Float[Tensor, "head key feature"]
+) -> Float[Tensor, "head query key"]:
+    """``query · keyᵀ`` in float32."""
+    is_half = query.dtype == key.dtype and query.dtype in (torch.float16, torch.bfloat16)
+    if query.is_cuda and is_half and torch.__version__ >= "2.8":
+        # float32 has every product of two half-precision numbers: nothing is lost
+        return torch.bmm(query, key.transpose(1, 2), out_dtype=torch.float32)
+    return torch.matmul(query.float(), key.float().transpose(1, 2))
+
+
+def _shared(
+    mask: Bool[Tensor, "head query key"] | None, device: torch.device
+) -> Bool[Tensor, "#head query key"] | None:
+    """A mask on a device, as a single slice if all heads have the same."""
+    if mask is None:
+        return None
+    return (mask[:1] if mask.stride(0) == 0 else mask).to(device)
+
+
+def _taken(x: Tensor, rows: AxisIndex, tokens: AxisIndex) -> Tensor:
+    """Some indices along the first two axes, or all along one that has a single index for all."""
+    if isinstance(tokens, slice):
+        return picked(picked(x, 1, tokens), 0, rows)
+    return picked(picked(x, 0, rows), 1, tokens)
 
 
 def _as_span(item: Any, n: int) -> AxisIndex:

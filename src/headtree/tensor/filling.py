@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree import _checks
+
+if TYPE_CHECKING:
+    from headtree.tensor.attention_tensor import AttentionTensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,36 @@ def fill(
     if with_row_means:
         values = torch.where(mask, _row_means(values, mask), values)
     return Filled(_checks.full_tensor(values, "att.values"), int(mask.sum()))
+
+
+class FilledBlocks:
+    """The values of a tensor that is not in memory, without gaps, as `AttentionTensor.filled` has them."""
+
+    def __init__(self, att: AttentionTensor) -> None:
+        self._att = att
+        self._head_means: dict[int, Float[Tensor, ""]] = {}
+        self.dtype: np.dtype[Any] = att.block(slice(0, 1), slice(0, 1), slice(0, 1)).numpy().dtype
+
+    def queries(self, queries: slice) -> Float[Tensor, "head query key"]:
+        """The rows of some queries of all heads."""
+        values = self._att.block(queries=queries)
+        if self._att.mask is None:
+            return _checks.full_tensor(values, "att.values")
+        mask = torch.as_tensor(self._att.mask[:, queries])
+        found = fill(values, mask, with_row_means=self._att.kind == "scores").values
+        if self._att.kind == "scores":
+            for head, row in mask.all(dim=2).nonzero().tolist():
+                found[head, row] = self._head_mean(head)
+        return found
+
+    def _head_mean(self, head: int) -> Float[Tensor, ""]:
+        """What a row without entries takes."""
+        if head not in self._head_means:
+            one = slice(head, head + 1)
+            mask = torch.as_tensor(self._att.mask[one])
+            filled = fill(self._att.block(heads=one), mask, with_row_means=True).values[0]
+            self._head_means[head] = filled[mask[0].all(dim=1)][0, 0]
+        return self._head_means[head]
 
 
 def centre_rows(

@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
@@ -236,12 +237,29 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """An array of an archive that is not read yet."""
+    """An array of an archive, of which nothing is read before it is needed."""
 
     path: Path
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+
+    @cached_property
+    def _header(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        return _read_guarded(self._read_header, self.path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._header[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._header[1]
+
+    def _read_header(self, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{self.name}.npy") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        return shape, dtype
 
     def read(self) -> np.ndarray[Any, Any]:
         with np.load(self.path, allow_pickle=False) as archive:
@@ -249,18 +267,10 @@ class _Member:
 
 
 def _read_npz(path: Path) -> Mapping[str, Any]:
-    """The arrays of an archive by name; only their headers are read."""
+    """The arrays of an archive by name."""
     with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".npy")]
-        return {name.removesuffix(".npy"): _header(path, archive, name) for name in names}
-
-
-def _header(path: Path, archive: zipfile.ZipFile, name: str) -> _Member:
-    with archive.open(name) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return _Member(path, name.removesuffix(".npy"), shape, dtype)
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    return {name: _Member(path, name) for name in names}
 
 
 def _read_safetensors(path: Path) -> Mapping[str, Any]:
@@ -300,13 +310,17 @@ _READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
 def _chosen(
     found: Mapping[str, Any], name: str | None, source: Path, *, min_axes: int, kinds: str | None = None
 ) -> Any:
-    listing = ", ".join(f"{key!r} {tuple(value.shape)}" for key, value in found.items()) or "nothing"
+    def listing() -> str:
+        return ", ".join(f"{key!r} {tuple(value.shape)}" for key, value in found.items()) or "nothing"
+
     if name is not None:
         if name not in found:
-            raise InvalidValueError(f"name must be one of the arrays in {source}, got {name!r}; it holds {listing}")
+            raise InvalidValueError(
+                f"name must be one of the arrays in {source}, got {name!r}; it holds {listing()}"
+            )
         if len(found[name].shape) < min_axes:
             raise InvalidValueError(
-                f"{name!r} must have {_COUNTS[min_axes]} axes or more; {source} holds {listing}"
+                f"{name!r} must have {_COUNTS[min_axes]} axes or more; {source} holds {listing()}"
             )
         return _materialized(found[name], source)
     candidates = [
@@ -319,7 +333,7 @@ def _chosen(
         problem = (
             f"no array of {count} axes" if not candidates else f"{len(candidates)} arrays of {count} or more axes"
         )
-        raise InvalidValueError(f"{source} holds {problem}; choose one with name=…: it holds {listing}")
+        raise InvalidValueError(f"{source} holds {problem}; choose one with name=…: it holds {listing()}")
     return _materialized(candidates[0], source)
 
 

@@ -63,11 +63,15 @@ class HeadBlock:
         return sums / rows.sum(dim=1)
 
 
+def heads_in_a_block(shape: tuple[int, int, int]) -> int:
+    """Number of heads that are read together."""
+    return max(1, _ENTRIES // (shape[1] * shape[2]))
+
+
 def head_blocks(att: AttentionTensor, heads: slice = slice(None)) -> Iterator[HeadBlock]:
     """Iterate over heads of a tensor, in blocks that need some tens of megabytes with intermediate results."""
-    n_heads, n_queries, n_keys = att.shape
-    first, end, _ = heads.indices(n_heads)
-    step = max(1, _ENTRIES // (n_queries * n_keys))
+    first, end, _ = heads.indices(att.shape[0])
+    step = heads_in_a_block(att.shape)
     for start in range(first, end, step):
         yield head_block(att, slice(start, min(start + step, end)))
 

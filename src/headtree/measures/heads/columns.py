@@ -22,6 +22,14 @@ class Column:
         return cls(np.full(n, np.nan), reason)
 
 
+def joined_columns(tables: Sequence[dict[str, Column]]) -> dict[str, Column]:
+    """The same columns of further rows, one table after the other."""
+    return {
+        name: Column(np.concatenate([table[name].values for table in tables]), column.reason)
+        for name, column in tables[0].items()
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Averages:
     """Columns over several inputs: mean and standard deviation of the values that exist."""

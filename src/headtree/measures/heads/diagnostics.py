@@ -11,15 +11,16 @@ import numpy as np
 from jaxtyping import Float
 
 from headtree.errors import InvalidTypeError
-from headtree.measures.heads.columns import Averages, Column, averages
+from headtree.measures.heads.columns import Averages, Column, averages, joined_columns
 from headtree.measures.heads.from_model import ModelOfInputs
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS
-from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.patterns import distance_to_layer, own_columns
 from headtree.measures.heads.roles import Roles, RoleTables, checked_least, role_tables, roles_from
 from headtree.measures.heads.rollout import rollout_columns
 from headtree.models.relevance import Target
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.factored_array import FactoredArray
 from headtree.tensor.probabilities import checked_tensors
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def diagnostics(
     Parameters
     ----------
     atts : AttentionTensor or sequence
-        The same heads on each input, as scores or probabilities. Those on disk are loaded one at a time.
+        The same heads on each input, as scores or probabilities. Those on disk are loaded one at a time; those held
+        as factors are multiplied out some heads at a time.
     model : str, path or torch.nn.Module, optional
         The model they were captured from, for measures that need weights, activations or gradients.
     texts, images, inputs, **options
@@ -115,7 +117,8 @@ def diagnostics(
     tables = []
     with progress("diagnosing", len(tensors)) as step:
         for i, att in enumerate(tensors):
-            tables.append(input_tables(att, ran, i, target=target, delimiters=delimiters, window=window))
+            held = att if isinstance(att.values, FactoredArray) else att.load()
+            tables.append(input_tables(held, ran, i, target=target, delimiters=delimiters, window=window))
             step(f"input {i + 1} of {len(tensors)}")
     return combined(tensors[0].heads, tables, shared, least)
 
@@ -139,14 +142,47 @@ def input_tables(
     delimiters: Collection[str] | None = None,
     window: int = 4,
 ) -> InputTables:
-    """Measure the heads and layers on one input, number `i` of those of the model if there is one."""
-    att = att.load()
-    roles = role_tables(att, delimiters, window)
-    heads, layers = pattern_columns(att), rollout_columns(att)
+    """Measure the heads and layers on one input, number `i` of those of the model if there is one.
+
+    A tensor that is not in memory is read some heads at a time, several times.
+    """
+    return of_parts(layer_tables(att, ran, i, target=target), [head_tables(att, delimiters, window)])
+
+
+#: Shares of roles of some heads, and what their attention alone gives.
+HeadTables = tuple[RoleTables, dict[str, Column]]
+
+
+def head_tables(att: AttentionTensor, delimiters: Collection[str] | None = None, window: int = 4) -> HeadTables:
+    """What is measured on each of some heads, whatever the others are."""
+    return role_tables(att, delimiters, window), own_columns(att)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTables:
+    """What is measured on the heads of layers together, or by the model."""
+
+    distance_to_layer: Column
+    more_heads: dict[str, Column]
+    layers: dict[str, Column]
+
+
+def layer_tables(
+    att: AttentionTensor, ran: ModelOfInputs | None = None, i: int = 0, *, target: Target = None
+) -> LayerTables:
+    """The measures of layers, and those of heads that need the layer or the model."""
+    distance, layers = distance_to_layer(att), rollout_columns(att)
     if ran is None:
-        return InputTables(roles, heads, {}, layers)
+        return LayerTables(distance, {}, layers)
     more_heads, more_layers = ran.of_input(i, att, target)
-    return InputTables(roles, heads, more_heads, layers | more_layers)
+    return LayerTables(distance, more_heads, layers | more_layers)
+
+
+def of_parts(layers: LayerTables, parts: Sequence[HeadTables]) -> InputTables:
+    """The tables of an input from those of its layers, and of its heads in one block or several."""
+    roles = tuple(joined_columns([part[0][i] for part in parts]) for i in range(len(parts[0][0])))
+    heads = joined_columns([part[1] for part in parts]) | {"distance_to_layer": layers.distance_to_layer}
+    return InputTables(roles, heads, layers.more_heads, layers.layers)
 
 
 def combined(

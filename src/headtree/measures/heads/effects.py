@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from headtree._checks import generator, one_of
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree._checks import flag, generator, one_of
+from headtree.errors import InvalidValueError
 from headtree.measures.comparisons import rank_correlation
 from headtree.measures.heads.loss_changes import LossChanges, measuring
 from headtree.models.ablation import How, check_how, prepared_reference
@@ -210,9 +210,7 @@ class _Sums:
 
 def _measure(measured: LossChanges, n_ablated: int, control: bool) -> _Sums:
     heads = measured.heads
-    if not isinstance(control, bool):
-        raise InvalidTypeError(f"control must be True or False, got {control!r}")
-    has_slopes = control and measured.has_gradients and not measured.objective.is_distance
+    has_slopes = flag(control, "control") and measured.has_gradients and not measured.objective.is_distance
     n = len(measured.prepared.items) if has_slopes else n_ablated  # further inputs serve the slopes alone
     losses: dict[int, np.ndarray] = {}
     slopes = np.zeros((n, len(heads)))

@@ -24,14 +24,13 @@ _SCALED = "rows of value-weighted attention are scaled to sum to one"
 _NO_ROWS = "some heads have no query that may choose between two keys"
 
 
-def pattern_columns(att: AttentionTensor) -> dict[str, Column]:
+def own_columns(att: AttentionTensor) -> dict[str, Column]:
     """Every measure that needs only the attention of a head, with one value per head."""
     blocks: dict[str, list[Float[Tensor, " _head"]]] = {}
     for block in head_blocks(att):
         for name, values in _of_block(block).items():
             blocks.setdefault(name, []).append(values.double())
     columns = {name: Column(torch.cat(values).numpy(), _NO_ROWS) for name, values in blocks.items()}
-    columns["distance_to_layer"] = distance_to_layer(att)
     if att.shape[2] < 2:
         return {name: Column.missing(len(att.heads), _ONE_KEY) for name in columns}
     if att.kind != "scores":
@@ -195,6 +194,8 @@ def distance_to_layer(att: AttentionTensor) -> Column:
     et al. 2019, who use the Jensen-Shannon divergence; absolute differences need no logarithms).
     """
     result = np.full(len(att.heads), np.nan)
+    if att.shape[2] < 2:
+        return Column(result, _ONE_KEY)
     for indices in layers_of(att.heads).values():
         if len(indices) < 2:
             continue

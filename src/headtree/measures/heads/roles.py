@@ -45,6 +45,8 @@ _LEANING, _TIMES = 0.1, 3.0
 #: Smallest number of queries on which a role must be possible; otherwise one repeated word could decide a role.
 _FEWEST = 3
 
+#: Entries of all roles together that are summed at a time.
+_ENTRIES_AT_A_TIME = 1 << 24
 
 #: Share, chance, variance of the shuffled share and number of queries of each role, on one input.
 RoleTables = tuple[dict[str, Column], ...]
@@ -209,15 +211,25 @@ def role_tables(att: AttentionTensor, delimiters: Collection[str] | None, window
     return tuple(result)
 
 
+def _masses(
+    values: Float[Tensor, "head query key"], masks: Bool[Tensor, "role query key"]
+) -> Float[Tensor, "head role query"]:
+    """Sums of rows over the keys of each role, some queries at a time."""
+    step = max(1, _ENTRIES_AT_A_TIME // (len(masks) * masks.shape[2]))
+    parts = [
+        torch.einsum("hqk,rqk->hrq", some, of_roles.to(values.dtype))
+        for some, of_roles in zip(values.split(step, dim=1), masks.split(step, dim=1), strict=True)
+    ]
+    return torch.cat(parts, dim=2)
+
+
 def _shares(block: HeadBlock, masks: Bool[Tensor, "role query key"]) -> tuple[Float[Tensor, "head role"], ...]:
     """Share of each head in each role, mean and variance of the shuffled share, and number of queries.
 
     All are means over the queries that have a choice. Shuffling a row of n weights with sum t and variance s² puts
     t·m/n on m of its keys, with variance m (1 - m/n) s²: m draws without replacement.
     """
-    weights = masks.to(block.probs.dtype)
-    share = torch.einsum("hqk,rqk->hrq", block.probs, weights)
-    m = torch.einsum("hqk,rqk->hrq", block.allowed.to(block.probs.dtype), weights)
+    share, m = (_masses(values, masks) for values in (block.probs, block.allowed.to(block.probs.dtype)))
     n = block.n_allowed[:, None]
     total = block.probs.sum(dim=2)[:, None]
     squares = (block.probs * block.probs).sum(dim=2)[:, None]

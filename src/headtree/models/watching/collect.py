@@ -26,7 +26,7 @@ from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
-from headtree.tensor.factored_array import FactoredArray, LayerFactors
+from headtree.tensor.factored_array import FactoredArray, LayerFactors, joined
 from headtree.tensor.hidden_mask import future_keys
 
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ class _Collector:
     def _factored(self, item: ModelInput) -> AttentionTensor:
         """The finished tensor, which is multiplied out when its values are read."""
         prepared, mask, sinks = self.prepared, self._mask(), self._all_sinks()
-        values = FactoredArray(tuple(self.factors[site] for site in prepared.selection.heads))
+        values = FactoredArray(joined([self.factors[site] for site in prepared.selection.heads]))
         if prepared.kind == "probs":
             values = values.probabilities(None if mask is None else mask.expand(values.shape), sinks)
         queries, keys = token_labels(prepared, item, self.sizes, self.ends_meet)

@@ -103,10 +103,10 @@ class Logits:
             added = term[item if len(term) > 1 else 0]
             finite = added.masked_fill(added <= _half_minimum(added.dtype), 0)
             if finite.any():
-                biases.append((finite if len(finite) == 1 else finite[picked]).cpu())
+                biases.append(finite if len(finite) == 1 else finite[picked])
         return LayerFactors(
-            query=self.query[item, picked].cpu(),
-            key=self.key[item, kept].cpu(),
+            query=self.query[item, picked],
+            key=self.key[item, kept],
             groups=groups.cpu(),
             scaling=self.scaling,
             softcap=self.softcap,

@@ -55,8 +55,12 @@ def comparison_matrix(comparison: Comparison, aspect: str = "geometry") -> Figur
     above, below = figure.subplots(2, 1, height_ratios=(1, 2.4))
     order = np.arange(n)
     joins = linkage(squareform(distance, checks=False), "average")
-    drawn = dendrogram(joins, ax=above, no_labels=True, color_threshold=0, above_threshold_color=GREY)
-    order = np.array(drawn["leaves"])
+    if joins[-1, 2] > 0:
+        drawn = dendrogram(joins, ax=above, no_labels=True, color_threshold=0, above_threshold_color=GREY)
+        order = np.array(drawn["leaves"])
+    else:  # the same network several times: no height to draw
+        above.set(xticks=[], yticks=[0])
+        above.axhline(0, color=GREY)
     above.set(ylabel="distance", title=comparison.words[aspect])
     above.spines["bottom"].set_visible(False)
     below.imshow(distance[np.ix_(order, order)], cmap=rising_colors(), vmin=0, aspect="auto")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from headtree import _checks
-from headtree._files import write_text
+from headtree._files import checked_path, write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.page.page_data import page_data
 from headtree.tensor.attention_tensor import Kind
@@ -87,7 +87,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     >>> ht.write_report(run, f"{folder}/page.html").name
     'page.html'
     """
-    target = Path(path)
+    target = checked_path(path)
     if target.is_dir():
         raise InvalidValueError(
             f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
@@ -144,10 +144,8 @@ def show(run: Run, *, height: int = 800) -> Page:
 
 def _stored_page(run: Run) -> str | None:
     """The page that the run's own step wrote."""
-    path = getattr(run, "path", None)
-    if not isinstance(path, Path) or not run.record.is_done("page") or not (path / "report.html").is_file():
-        return None
-    return (path / "report.html").read_text(encoding="utf-8")
+    path = getattr(run, "page", None)
+    return path.read_text(encoding="utf-8") if isinstance(path, Path) else None
 
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
@@ -159,7 +157,7 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
             f"{run.path / 'figures'}; headtree organize FILE --attention hqk makes a run with a page of heads × "
             "queries × keys"
         )
-    if getattr(run, "kind", None) not in get_args(Kind):
+    if not isinstance(getattr(run, "path", None), Path) or getattr(run, "kind", None) not in get_args(Kind):
         raise InvalidTypeError(
             "run must be a run of a network, as open_run returns it, got "
             f"{run!r:.80}; the page shows attention heads"
