@@ -101,16 +101,19 @@ def in_words(found: Mapping[str, Any]) -> str:
 
 
 def _network_words(found: Mapping[str, Any]) -> str:
-    n = len(found["inputs"])
-    layers = "" if found["slices"] == DEPTH else f" in {found['layers']} layers"
+    layers = "" if found["slices"] == DEPTH else f" in {_many(found['layers'], 'layer')}"
     lines = [
-        f"{found['model']}: {found['heads']} {found['slices']}s{layers}, {found['values']} on "
-        f"{n} input{'s' * (n != 1)}",
+        f"{found['model']}: {_many(found['heads'], found['slices'])}{layers}, "
+        f"{found['values']} on {_many(len(found['inputs']), 'input')}",
         *(f"  note                {note}" for note in found["notes"]),
     ]
     for answer in found["answers"]:
         lines += _wrapped(_TITLES.get(answer["about"], ""), answer["text"])
     return "\n".join([*lines, f"  {'look at':20}{_where(found)}"])
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _wrapped(title: str, text: str) -> list[str]:
