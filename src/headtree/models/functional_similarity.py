@@ -68,10 +68,10 @@ def similarity_of_kernels(
     both = np.stack(kernels, axis=1)
     means = [np.diag(centred_kernel(kernel)) == 0 for kernel in both.mean(axis=1)]
     notes = tuple(
-        f"the {what} of {head} equal their mean over all heads, so they are not compared"
+        f"the {what} of {', '.join(str(heads[i]) for i in np.flatnonzero(is_mean))} equal their mean over all "
+        "heads, so they are not compared"
         for what, is_mean in zip(("probabilities", "values"), means, strict=True)
-        for head, equal in zip(heads, is_mean.tolist(), strict=True)
-        if equal
+        if is_mean.any()
     )
     return from_kernels("function", heads, both, notes)
 

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -338,6 +339,7 @@ def _bytes(data: torch.Tensor) -> memoryview:
     return data.reshape(-1).view(torch.uint8).numpy().data
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)
