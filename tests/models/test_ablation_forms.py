@@ -59,6 +59,7 @@ def first(model, read):
     return torch.cat([each.flatten() for each in tensors_of(found) if each.is_floating_point()])
 
 
+@pytest.mark.filterwarnings("ignore:the attention that (CpmAnt|HYV4)Model returns")
 @pytest.mark.parametrize("form", list(BY_HAND))
 def test_a_head_is_its_rows_of_the_output_projection(form):
     name, part, (layer, head), path = BY_HAND[form]

@@ -305,6 +305,7 @@ def test_depths_of_other_models(name, part):
     assert depths == ([0, 0, 0] if name == "albert" else list(range(len(depths))))
 
 
+@pytest.mark.filterwarnings("ignore:the attention that .* returns, from which it is captured, is not all")
 def test_attention_known_from_outputs_has_no_module():
     model, read = built("big_bird")
     (att, *_) = ht.capture(model, inputs=read, kind="probs", layers=[2])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.patterns import own_columns
 from headtree.measures.per_input import measure_input
 from headtree.tensor.probabilities import head_block
 from tests.models.test_activation_cache import PARTS, built, close
@@ -72,7 +72,7 @@ def test_measures_of_distributions_take_rows_scaled_to_sum_to_one(weighted):
     values = att.filled().values
     torch.testing.assert_close(block.probs, values / values.sum(dim=2, keepdim=True))
     scaled = ht.AttentionTensor(block.probs, att.heads, att.queries, att.keys, "probs", att.mask)
-    ours, theirs = pattern_columns(att), pattern_columns(scaled)
+    ours, theirs = own_columns(att), own_columns(scaled)
     for name in ours:
         np.testing.assert_allclose(ours[name].values, theirs[name].values, rtol=1e-5, atol=1e-6)
     assert "scaled to sum to one" in ours["sink_logit_mass"].reason

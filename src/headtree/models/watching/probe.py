@@ -261,7 +261,7 @@ def _warn_of_lost_shares(model: nn.Module, sites: Sequence[AttentionSite], layer
     """Say so if the attention that a model returns is not all of its attention.
 
     BigBird in evaluation mode attends to its first block of keys twice, and returns one of the two; CPM-Ant returns
-    no attention to its prompt.
+    no attention to its prompt, and HY-V4 none to its sinks.
     """
     for site, layer in zip(sites, layers, strict=True):
         sums = layer.float().sum(dim=-1)
@@ -269,8 +269,9 @@ def _warn_of_lost_shares(model: nn.Module, sites: Sequence[AttentionSite], layer
         if least < 1 - 1e-2:
             warnings.warn(
                 f"the attention that {type(model).__name__} returns, from which it is captured, is not all of its "
-                f"attention: in layer {site.name} rows sum to {least:.2f} at least, not to 1, so there are keys "
-                "that the model does not return, or attends to several times and returns once",
+                f"attention: in layer {site.name} rows sum to {least:.2f} at least, not to 1; the rest goes to "
+                "keys that it does not return, such as a prompt or a sink, or that it attends to several times and "
+                "returns once",
                 HeadtreeWarning,
                 stacklevel=2,
             )
