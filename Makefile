@@ -62,9 +62,9 @@ fuzz: $(STAMP)
 	$(BIN)/python -m tools.fuzz --jobs $(WORKERS)
 
 kills: $(STAMP)
-	$(BIN)/python -m tests.pipeline.interrupted 50 --draw
+	$(BIN)/python -m tests.pipeline.interrupted 50 --draw --jobs $(WORKERS)
 
-# An hour on a quiet machine; SHARE=20 tries every twentieth.
+# Every third of about a thousand; SHARE=1 tries all of them, SHARE=20 every twentieth.
 mutants: $(STAMP)
 	$(BIN)/python -m tools.mutants $(if $(SHARE),--share $(SHARE))
 

@@ -35,6 +35,7 @@ from headtree.report.figures.basis_figures import (
     tri_haar_coefficients,
 )
 from headtree.report.figures.head_figures import head_affinity, head_grid, head_map
+from headtree.report.figures.input_figures import is_picture
 from headtree.report.figures.matrix_figures import organized_head, organized_matrix, paraproduct_terms
 from headtree.report.figures.style import save, with_title
 from headtree.report.figures.tree_figures import head_tree
@@ -121,6 +122,13 @@ class RunFigureData:
         columns = [f"structure_{i}" for i in range(self.run.n_inputs)]
         return np.asarray(self.run.heads[columns], dtype=np.float64).T
 
+    def head(self, index: int) -> Figure:
+        """A head on the first input, with the text or the picture of it."""
+        keys, samples = self.att.keys, self.run.samples
+        picture = _read_picture(samples[0]) if is_picture(keys) and len(samples) == self.run.n_inputs else None
+        is_text = not is_picture(keys) and not all(key.isdigit() for key in keys)
+        return organized_head(self.att, self.org, index, unit=self.unit, picture=picture, text=is_text)
+
     def ranked(self, share: float) -> int:
         """The head at this share of the ranking by structure score: 0 the largest, 1 the smallest."""
         falling = np.argsort(self.run.heads["structure_rank"].to_numpy(), kind="stable")
@@ -130,6 +138,12 @@ class RunFigureData:
     def extremes(self) -> list[int]:
         """The heads of largest and smallest structure score; one if they are the same."""
         return list(dict.fromkeys((self.ranked(0), self.ranked(1))))
+
+
+def _read_picture(path: Path) -> Float[np.ndarray, "row column channel"]:
+    from matplotlib.image import imread
+
+    return np.asarray(imread(path))
 
 
 def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str, Path]:
@@ -252,7 +266,7 @@ def head_paraproduct(run: Run, head: int) -> Figure:
         org.order("query"),
         org.order("key"),
         missing=None if one.mask is None else one.mask[0].numpy(),
-        name=f"{att.heads[head]}{_LOGARITHMS.get(att.kind, '')}{raw}",
+        name=f"{att.heads[head]}, median structure score{_LOGARITHMS.get(att.kind, '')}{raw}",
     )
 
 
@@ -328,11 +342,11 @@ FIGURES: Mapping[str, RunFigure] = MappingProxyType(
         "head_top": RunFigure(
             "The head of largest structure score on the first input: in the original order, and with queries and "
             "keys in tree order.",
-            lambda data: organized_head(data.att, data.org, data.ranked(0), unit=data.unit),
+            lambda data: data.head(data.ranked(0)),
         ),
         "head_bottom": RunFigure(
             "The head of smallest structure score, drawn in the same way.",
-            lambda data: organized_head(data.att, data.org, data.ranked(1), unit=data.unit),
+            lambda data: data.head(data.ranked(1)),
         ),
         "paraproduct": RunFigure(
             "Softmax of the head of median structure score beside its paraproduct, complete and as printed in "

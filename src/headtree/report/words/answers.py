@@ -299,6 +299,8 @@ def _families(run: Run) -> list[Answer]:
         else ""
     )
     found = families_found(run)
+    if about.n_folders == 0 and len(run.heads) > 2:
+        return [_answer("families", "There is nothing to group: all heads are equally alike on these inputs.")]
     if not found:
         text = f"No group of heads replicates: no set of {who} is found again on other inputs beyond chance.{few}"
         return [_answer("families", text)]

@@ -47,7 +47,7 @@ HT.tokens = (() => {
     const body = el("div", {class: "token-body"});
     const heading = el("h4", {id: "tokens-title"}, "Where it looks");
     const element = el("article", {class: "tokens", id: "tokens", "aria-labelledby": "tokens-title"},
-      el("div", {class: "card-head"}, heading, el("span", {class: "controls"}, wordsLabel, unpin)), body, say);
+      el("div", {class: "card-head"}, heading, HT.dom.why(net.explained("where it looks")), el("span", {class: "controls"}, wordsLabel, unpin)), body, say);
 
     const queryAt = event => {
       const own = event.target.closest?.("[data-q]");
