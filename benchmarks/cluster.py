@@ -49,12 +49,13 @@ def _seconds(source, n: int, *, warm: bool) -> tuple[dict[str, float], float]:
 
     The second result is the processor time of this process and of the worker that took most.
     """
-    from headtree.pipeline.make_run import make_run
+    from headtree.pipeline.make_run import Measures, make_run
     from headtree.pipeline.workers import open_workers
 
     with open_workers(f"local:{n}") as workers, tempfile.TemporaryDirectory() as folder:
         if warm:
-            make_run(replace(source, inputs=2 * n), Path(folder, "warm"), draw=False, workers=workers)
+            first = replace(source, inputs=2 * n)
+            make_run(first, Path(folder, "warm"), measures=Measures(bootstrap=5), draw=False, workers=workers)
         before = _processor_times(workers)
         start = time.perf_counter()
         run = make_run(source, Path(folder, "run"), draw=False, workers=workers)

@@ -3,7 +3,7 @@ import pytest
 
 import headtree as ht
 from headtree.measures.heads.normalization import doubly_normalized
-from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.patterns import own_columns
 from tests.measures.attention_examples import causal, plain_softmax, probs, random_scores, to_key, uniform
 
 
@@ -35,8 +35,8 @@ def test_no_key_is_explained_away_afterwards():
     values = np.array(att.values)
     values[:, :, 0] += 9  # one key takes nearly everything
     att = ht.AttentionTensor.from_array(values)
-    assert (pattern_columns(att)["explained_away"].values > 0.9).all()
-    after = pattern_columns(doubly_normalized(att))
+    assert (own_columns(att)["explained_away"].values > 0.9).all()
+    after = own_columns(doubly_normalized(att))
     assert (after["explained_away"].values == 0).all()
     assert (np.asarray(doubly_normalized(att).values).sum(axis=1) >= 1 / 40).all()
 
@@ -44,7 +44,7 @@ def test_no_key_is_explained_away_afterwards():
 def test_many_passes_are_doubly_stochastic():
     found = doubly_normalized(random_scores(0), 300)
     np.testing.assert_allclose(found.values.sum(1), 1, atol=1e-9)
-    assert pattern_columns(found)["doubly_stochastic_distance"].values == pytest.approx(0, abs=1e-9)
+    assert own_columns(found)["doubly_stochastic_distance"].values == pytest.approx(0, abs=1e-9)
 
 
 def test_a_causal_mask_leaves_only_the_identity():

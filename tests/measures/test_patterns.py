@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.patterns import distance_to_layer, own_columns
 from tests.measures.attention_examples import (
     causal,
     plain_softmax,
@@ -18,6 +18,10 @@ from tests.measures.attention_examples import (
 )
 
 N = 16
+
+
+def pattern_columns(att):
+    return own_columns(att) | {"distance_to_layer": distance_to_layer(att)}
 
 
 def measured(att):

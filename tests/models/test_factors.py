@@ -10,6 +10,7 @@ import torch
 import headtree as ht
 from headtree.models.given_model import prepare
 from headtree.questionnaire import settings as limits
+from headtree.tensor import probabilities
 from headtree.tensor.factored_array import FactoredArray, LayerFactors
 from tests.models import zoo
 
@@ -130,7 +131,52 @@ def test_centred_factors_are_centred_scores():
     )
 
 
-def test_measures_read_factors():
+def factored_and_dense(masked):
+    """Six heads in two layers, of the same 24 tokens."""
+    factors = random_factors(n_keys=24)
+    mask = np.triu(np.ones((24, 24), bool), 1) if masked else None
+    given = {"mask": mask, "heads_per_layer": 3}
+    return (ht.AttentionTensor.from_array(x, **given) for x in (factors, np.asarray(factors)))
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """The most entries that were multiplied out at a time; blocks have those of two heads."""
+    found = [0]
+    read = FactoredArray.read
+
+    def watched(array, index, device="cpu"):
+        block = read(array, index, device)
+        found[0] = max(found[0], block.numel())
+        return block
+
+    monkeypatch.setattr(FactoredArray, "read", watched)
+    monkeypatch.setattr(probabilities, "_ENTRIES", 2 * 24 * 24)
+    return found
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("measure", ["head_entropy", "network_entropy", "similarity", "diagnostics"])
+def test_measures_read_factors_by_blocks(masked, measure, largest):
+    lazy, dense = factored_and_dense(masked)
+    org, largest[0] = ht.organize(dense), 0
+    found = []
+    for att in (dense, lazy):
+        if measure == "similarity":
+            found.append(ht.head_similarity(att).distance)
+        elif measure == "diagnostics":
+            tables = ht.diagnostics(att)
+            found.append(np.column_stack([tables.heads.select_dtypes("number"), tables.spread.iloc[:, 3:]]))
+            found[-1] = np.nan_to_num(np.append(found[-1], tables.layers.select_dtypes("number")))
+        else:
+            entropy = getattr(ht, measure)(att, org, top=30)
+            found.append(np.append(entropy.raw, entropy.norm))
+            assert entropy.n_filled == (6 * 23 * 12 if masked else 0)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
+    assert 0 < largest[0] <= 2 * 24 * 24
+
+
+def test_a_captured_model_is_measured_alike():
     (dense, *_), (factored, *_) = both("gpt2", None, "scores")
     similar = [ht.head_similarity([att]).distance for att in (dense, factored)]
     np.testing.assert_allclose(similar[0], similar[1], atol=1e-3)

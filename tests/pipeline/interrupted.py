@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def kill(where: Path, seed: int, n: int, draw: bool) -> str:
-    """Kill `n` runs, each at its own moment; returns a line of figures."""
+def kill(where: Path, seed: int, n: int, draw: bool, jobs: int = 1) -> str:
+    """Kill `n` runs, each at its own moment, some at a time; returns a line of figures."""
     if in_child(lambda: make(where / "whole" / "run", draw, count=where / "count")) != 0:
         raise SystemExit("the uninterrupted run failed")
     n_writes = int((where / "count").read_text())
@@ -89,19 +90,27 @@ def kill(where: Path, seed: int, n: int, draw: bool) -> str:
     # spread evenly with a random offset, so that every step is hit
     offsets = np.random.default_rng(seed).random(n)
     places = [1 + int((i + offset) * n_writes / n) for i, offset in enumerate(offsets)]
-    for trial, place in enumerate(places):
-        folder = where / f"trial{trial}" / "run"  # the page has the name of the folder
-        ended = in_child(lambda at=place, to=folder: make(to, draw, kill_at=at))
+
+    def problem(trial: int) -> str | None:
+        place, folder = places[trial], where / f"trial{trial}" / "run"  # the page has the name of the folder
+        ended = in_child(lambda: make(folder, draw, kill_at=place))
         if ended != -signal.SIGKILL:
-            raise SystemExit(f"killed at write {place} of {n_writes}: ended with {ended}")
-        again = in_child(lambda to=folder: make(to, draw, kill_at=40))  # and once more while it goes on
-        if again not in (0, -signal.SIGKILL) or in_child(lambda to=folder: make(to, draw)) != 0:
-            raise SystemExit(f"killed at write {place} of {n_writes}: cannot be finished")
+            return f"ended with {ended}"
+        again = in_child(lambda: make(folder, draw, kill_at=40))  # and once more while it goes on
+        if again not in (0, -signal.SIGKILL) or in_child(lambda: make(folder, draw)) != 0:
+            return "cannot be finished"
         found = contents(folder)
         if found != expected:
             names = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
-            raise SystemExit(f"killed at write {place} of {n_writes}: {len(names)} files differ: {names[:5]}")
+            return f"{len(names)} files differ: {names[:5]}"
         shutil.rmtree(folder)
+        return None
+
+    with ThreadPoolExecutor(jobs) as pool:  # each thread waits for its child
+        for place, said in zip(places, pool.map(problem, range(n)), strict=True):
+            if said is not None:
+                pool.shutdown(cancel_futures=True)
+                raise SystemExit(f"killed at write {place} of {n_writes}: {said}")
     return f"{n} runs killed at writes {places[0]} to {places[-1]} of {n_writes} were finished bit for bit"
 
 
@@ -111,10 +120,11 @@ def main() -> None:
     parser.add_argument("n", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     given = parser.parse_args()
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        said = kill(Path(folder), given.seed, given.n, given.draw)
+        said = kill(Path(folder), given.seed, given.n, given.draw, given.jobs)
     print(f"{said}; {time.perf_counter() - start:.0f} s")
 
 

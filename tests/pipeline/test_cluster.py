@@ -90,11 +90,13 @@ def test_a_local_cluster_gives_the_same_bits(source, plain, tmp_path):
     with open_workers("local:2") as workers:
         assert workers.n_workers == 2
         make_run(source, tmp_path / "run", measures=FEW, draw=False, workers=workers)
-        given = TensorSource(tensors(2))
-        make_run(given, tmp_path / "cluster", measures=QUICK, draw=False, workers=workers)
-    make_run(given, tmp_path / "here", measures=QUICK, draw=False)
+        given = {n: TensorSource(tensors(n)) for n in (1, 2)}  # of one, the two workers share the heads
+        for n, tensor_source in given.items():
+            make_run(tensor_source, tmp_path / f"cluster{n}", measures=QUICK, draw=False, workers=workers)
     assert contents(tmp_path / "run") == plain
-    assert contents(tmp_path / "cluster") == contents(tmp_path / "here")
+    for n, tensor_source in given.items():
+        make_run(tensor_source, tmp_path / f"here{n}", measures=QUICK, draw=False)
+        assert contents(tmp_path / f"cluster{n}") == contents(tmp_path / f"here{n}")
 
 
 @pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")

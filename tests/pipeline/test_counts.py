@@ -11,7 +11,7 @@ import pytest
 from headtree.measures.consensus import consensus, consensus_of
 from headtree.measures.entropy import head_entropy, network_entropy
 from headtree.measures.heads.diagnostics import combined, input_tables
-from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.patterns import distance_to_layer, own_columns
 from headtree.measures.heads.roles import role_tables
 from headtree.measures.heads.rollout import rollout_columns
 from headtree.measures.invariance import softmax_invariance
@@ -32,7 +32,7 @@ ONCE = (stability, from_organizations, combined, overlap)
 TWICE = (consensus, consensus_of)  # looks alike, and the questionnaire's; tensors have no values for "function"
 FOR_EACH_INPUT = (
     organize, attention_distance, measure_input, network_entropy, sparsity, softmax_invariance,
-    pattern_columns, rollout_columns, role_tables, input_tables,
+    own_columns, distance_to_layer, rollout_columns, role_tables, input_tables,
 )  # fmt: skip
 TWICE_FOR_EACH_INPUT = (head_entropy,)  # of centred scores, and of probabilities: the structure score
 NEVER = (regularity,)  # which has four orders where two are stored

@@ -28,7 +28,7 @@ def tight(monkeypatch):
     """Only arrays count, so small ones are read by blocks; measures have small blocks too."""
     monkeypatch.setattr(memory_limit, "working_bytes", lambda *given: (0, 0))
     monkeypatch.setattr(memory_limit, "memory_in_use", lambda: 0)
-    for name in ("_OTHER", "_SCORES_OF_A_HEAD", "_A_HEAD"):
+    for name in ("_OTHER", "_SCORES_OF_A_HEAD", "_A_HEAD", "_COPIES_TO_ORGANIZE"):
         monkeypatch.setattr(memory_limit, name, 0)
     monkeypatch.setattr(regularity, "_ENTRIES_AT_A_TIME", 2 * 18 * 18)
     monkeypatch.setattr(invariance, "_ENTRIES_AT_A_TIME", 3 * 18 * 18)
@@ -87,6 +87,17 @@ def test_a_tensor_that_fits_no_worker_is_refused(tight):
     att = ht.AttentionTensor.from_array(np.ones((4, 8, 8), np.float32))
     with pytest.raises(InvalidValueError, match=r"a worker needs about .* of memory .* leave --dask out"):
         memory_limit.Limit(100).holds(att)
+
+
+def test_too_little_for_a_block_is_said_before_anything_is_written(tmp_path):
+    ht.AttentionTensor.from_array(np.random.default_rng(0).normal(size=(4, 64, 64))).save(tmp_path / "x.zarr")
+    given = [str(tmp_path / "x.zarr"), "--attention", "hqk", "--memory", "1MB", "-o", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, ["organize", *given, "--no-draw"])
+    assert result.exit_code == 2
+    assert "memory must be at least" in result.stderr
+    assert "allow that much, or take fewer heads or tokens" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_reading_ahead_gives_what_is_there(tmp_path):

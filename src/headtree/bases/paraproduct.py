@@ -249,8 +249,13 @@ def approximations(
     Arguments must be checked and on the CPU. Entries that overflow are infinite or nan.
     """
     every = Scales(frozenset(range(row_tree.n_levels - 1)), frozenset(range(col_tree.n_levels - 1)))
-    eq17, eq18 = (_summed_on_cpu(f, row_tree, col_tree, is_exp, every) for is_exp in (True, False))
-    return eq17.first + eq17.second, eq18.first + eq18.second
+
+    def total(is_exp: bool) -> Float[Tensor, "batch row column"]:
+        terms = _summed_on_cpu(f, row_tree, col_tree, is_exp, every)
+        summed: Tensor = terms.first.add_(terms.second)
+        return summed
+
+    return total(True), total(False)
 
 
 def check_trees(f: Tensor, row_tree: Any, col_tree: Any) -> None:

@@ -66,16 +66,16 @@ Dtype = Annotated[
 Dask = Annotated[
     str | None,
     typer.Option(
-        help="Spread the inputs over the workers of a Dask cluster: local:N for N processes on this machine, or "
-        "the address of a scheduler, tcp://HOST:PORT. The result is the same.",
+        help="Spread the inputs, or the heads of few inputs, over the workers of a Dask cluster: local:N for N "
+        "processes on this machine, or the address of a scheduler, tcp://HOST:PORT. The result is the same.",
         show_default="this process",
     ),
 ]
 Memory = Annotated[
     str | None,
     typer.Option(
-        help="The most memory to take, such as 2GB. Larger tensors are organized and compared by blocks, with the "
-        "same result; a step that needs a whole tensor says how much it takes.",
+        help="The most memory to take, such as 2GB. Tensors that need more stay on disk and are read by blocks, "
+        "with the same result; the output folder needs room for copies of them meanwhile.",
         show_default="no limit",
     ),
 ]

@@ -55,9 +55,10 @@ def _affinity_of_products(
 ) -> Float[Tensor, "slice slice"]:
     if kind == "gaussian":
         return _gaussian(products, powers, common)
-    norms = torch.sqrt(powers * powers.T)
-    cosines = torch.where(norms > 0, products / norms.clamp(min=torch.finfo(norms.dtype).tiny), 0.0)
-    return cosines.clamp_(0, 1).fill_diagonal_(1)
+    norms = (powers * powers.T).sqrt_()
+    is_zero = norms == 0
+    cosines = products / norms.clamp_(min=torch.finfo(norms.dtype).tiny)
+    return cosines.masked_fill_(is_zero, 0).clamp_(0, 1).fill_diagonal_(1)
 
 
 class SampledAffinity(NamedTuple):
@@ -102,17 +103,22 @@ def sampled_affinity(
         mask = None if missing is None else missing.narrow(other, 0, len(leaves))
         return _products(taken(values, other, leaves), axis, mask)
 
-    parts = [sums(leaves) for leaves in (certain, drawn[::2], drawn[1::2])]
-
-    def affinity(*weights: float) -> Float[Tensor, "slice slice"]:
-        products, of_both = (sum(w * part[i] for w, part in zip(weights, parts, strict=True)) for i in (0, 1))
-        return _affinity_of_products(kind, torch.as_tensor(products), torch.as_tensor(of_both), parts[0][2])
-
-    each = len(others) / n_drawn
-    halves = affinity(1, 2 * each, 0), affinity(1, 0, 2 * each)
-    off_diagonal = ~torch.eye(len(halves[0]), dtype=torch.bool, device=values.device)
-    error = float((halves[0] - halves[1])[off_diagonal].square().mean().sqrt()) / 2
-    return SampledAffinity(affinity(1, each, each), error, n_taken, other)
+    # two halves: what is certain, and half of those drawn, each standing for twice as many
+    each = 2 * len(others) / n_drawn
+    of_certain, power_of_certain, common = sums(certain)
+    halves = []
+    for leaves in (drawn[::2], drawn[1::2]):
+        products, of_both, _ = sums(leaves)
+        of_both = (of_both * each).add_(power_of_certain)  # may share its memory with the products
+        halves.append((products.mul_(each).add_(of_certain), of_both))
+    del of_certain, power_of_certain, products, of_both
+    difference = _affinity_of_products(kind, *halves[0], common)
+    difference -= _affinity_of_products(kind, *halves[1], common)
+    n = len(difference)
+    error = float(difference.fill_diagonal_(0).square_().sum().div_(max(1, n * (n - 1))).sqrt()) / 2
+    del difference
+    products, of_both = (first.add_(second).div_(2) for first, second in zip(*halves, strict=True))
+    return SampledAffinity(_affinity_of_products(kind, products, of_both, common), error, n_taken, other)
 
 
 def slice_powers(values: Float[Tensor, "..."] | ScaledBlocks) -> list[Float[Tensor, " _slice"]]:
@@ -183,7 +189,8 @@ def _products(
     products = _mirrored(products)
     if missing is None or _checks.is_shared(missing, axis):
         share = 1.0 if missing is None else 1 - float(_checks.unshared(missing).double().mean())
-        return products, products.diagonal()[:, None].expand(n, n), torch.full_like(products, share)
+        everywhere = torch.tensor(share, dtype=products.dtype, device=products.device).expand(n, n)
+        return products, products.diagonal()[:, None].expand(n, n), everywhere
     powers, common = torch.zeros_like(products), torch.zeros_like(products)
     squares, present = _squares(values, missing)
     every = _blocks(squares, axis) if squares is not None else (x.square() for x in _blocks(values, axis))

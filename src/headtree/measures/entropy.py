@@ -18,6 +18,8 @@ from headtree.errors import InvalidValueError
 from headtree.measures.orders import check_pair
 from headtree.questionnaire.organization import Organization
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.factored_array import FactoredArray
+from headtree.tensor.probabilities import heads_in_a_block
 
 Ties = Literal["cut", "keep"]
 
@@ -123,18 +125,44 @@ def network_entropy(
 def _entropy(att: AttentionTensor, basis: TensorHaarBasis, top: int, p: float, ties: Ties) -> Entropy:
     p = _checks.positive(p, "p")
     indices = _coarsest(basis, _checks.at_least_one(top, "top"), ties)
-    full = att.filled()
-    coefficients = basis.coefficients_of(full.values, indices, "att.values").double()
+    if isinstance(att.values, FactoredArray):
+        coefficients, norm, n_filled = _by_blocks(att, basis, indices)
+    else:
+        full = att.filled()
+        coefficients = basis.coefficients_of(full.values, indices, "att.values").double()
+        norm, n_filled = _norm(full.values, len(basis.axes)), full.n_filled
     return Entropy(
         raw=_power_norm(coefficients.abs(), p),
-        norm=_norm(full.values, len(basis.axes)),
+        norm=norm,
         n_functions=len(indices),
         eps=int(basis.support(indices[-1:])[0]),
         p=p,
-        n_filled=full.n_filled,
+        n_filled=n_filled,
         heads=att.heads,
         coefficients=np.asarray(coefficients.numpy()),
     )
+
+
+def _by_blocks(
+    att: AttentionTensor, basis: TensorHaarBasis, indices: Int[np.ndarray, "m axis"]
+) -> tuple[Float[Tensor, "... m"], Float[np.ndarray, " ..."], int]:
+    """Coefficients, norms and number of filled entries of a tensor that is multiplied out some heads at a time.
+
+    The functions of tokens come first; those of heads are then made of few numbers for each head.
+    """
+    of_tokens = TensorHaarBasis(basis.trees[-2:])
+    pairs, which = np.unique(indices[:, -2:], axis=0, return_inverse=True)
+    found, of_heads, n_filled, step = [], [], 0, heads_in_a_block(att.shape)
+    for start in range(0, len(att.heads), step):
+        full = att.take(range(start, min(start + step, len(att.heads)))).filled()
+        found.append(of_tokens.coefficients_of(full.values, pairs, "att.values").double())
+        of_heads.append(_norm(full.values, 2))
+        n_filled += full.n_filled
+    coefficients, norm = torch.cat(found), np.concatenate(of_heads)
+    if len(basis.axes) == 2:
+        return coefficients[:, which.ravel()], norm, n_filled
+    coefficients = basis.axes[0].analyzed(coefficients, 0)
+    return coefficients[indices[:, 0], which.ravel()], np.asarray(norms(norm[None])[0]), n_filled
 
 
 def entropy_of_coefficients(

@@ -171,21 +171,26 @@ def _columns(
     scores: Float[Tensor, "head query key"], found: TensorHaarBasis, given: TensorHaarBasis
 ) -> dict[str, Float[np.ndarray, " head"]]:
     row_tree, col_tree = found.trees
+    of_f, given_exponent = exponents_in(scores, found), exponents_in(scores, given).exponent
     f = scores.double()
     softmax = decomposed(f, row_tree, col_tree, "softmax")
-    of_f = exponents_in(scores, found)
     rounding = _rounding_of_terms(f, softmax)
+    of_terms = {f"share_{name}": share for name, share in softmax.shares.items()}
+    of_terms["error_printed"] = softmax.relative_error_without_boundary
+    value, residual = softmax.value, softmax.residual
+    del softmax  # a matrix for each term, of heads that may be large
+    exponent_softmax, exponent_residual = (exponents_in(x, found, rounding).exponent for x in (value, residual))
+    del residual
     return {
-        **_against_eq18(f, softmax.value, row_tree, col_tree),
+        **_against_eq18(f, value, row_tree, col_tree),
         "mean": f.mean(dim=(1, 2)).numpy(),
         "mixed": np.sqrt((of_f.rms**2).sum(axis=(1, 2))),
         "exponent": of_f.exponent,
         "exponent_error": of_f.exponent_error,
-        "exponent_given": exponents_in(scores, given).exponent,
-        "exponent_softmax": exponents_in(softmax.value, found, rounding).exponent,
-        "exponent_residual": exponents_in(softmax.residual, found, rounding).exponent,
-        **{f"share_{name}": share for name, share in softmax.shares.items()},
-        "error_printed": softmax.relative_error_without_boundary,
+        "exponent_given": given_exponent,
+        "exponent_softmax": exponent_softmax,
+        "exponent_residual": exponent_residual,
+        **of_terms,
     }
 
 

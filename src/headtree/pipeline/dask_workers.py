@@ -31,7 +31,7 @@ from headtree.tensor.attention_tensor import AttentionTensor
 T = TypeVar("T")
 
 #: Seconds within which a scheduler must answer.
-_ANSWER = 5
+_ANSWER = 8
 #: Seconds to wait for a first worker, or for another one if all are gone.
 _NO_WORKERS = 60
 #: Calls that are sent ahead for each worker: it need not wait for the next one.

@@ -58,8 +58,8 @@ def each_divided(workers: Workers, items: Iterable[Divided[T]]) -> Iterator[T]:
 
 
 def workers_for_each(workers: Workers, n_inputs: int) -> int:
-    """Number of workers that each input can have, at least one."""
-    return max(1, workers.n_workers // max(1, n_inputs))
+    """Number of parts of each input that keep all workers busy."""
+    return -(-workers.n_workers // max(1, n_inputs))
 
 
 def measures(

@@ -13,7 +13,7 @@ from headtree.errors import InvalidValueError
 from headtree.pipeline import array_run as arrays
 from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
-from headtree.pipeline.memory_limit import limit_in_bytes
+from headtree.pipeline.memory_limit import Limit, limit_in_bytes
 from headtree.pipeline.sources import Source, TensorSource
 from headtree.pipeline.workers import ThisProcess, Workers
 from headtree.questionnaire.settings import Questionnaire
@@ -97,9 +97,8 @@ def make_run(
     workers : Workers, optional
         Where the inputs are worked on, from `open_workers`; by default in this process. The result is the same.
     memory : str or int, optional
-        The most memory that this process, or each worker, may take, such as "2GB". Tensors that need more are
-        organized and compared by blocks, with the same result. A step that needs a whole tensor raises an error
-        that says how much it takes; what is done until then stays.
+        The most memory that this process, or each worker, may take, such as "2GB". Tensors that need more are read
+        by blocks, with the same result; an error says what would be enough if even a block does not fit.
     """
     settings = {
         "source": source.settings,
@@ -110,6 +109,9 @@ def make_run(
     }
     begin = cache(source.begin)  # a model is loaded once, if any step needs it
     on, limit = workers or ThisProcess(), limit_in_bytes(memory)
+    if isinstance(source, TensorSource):
+        for att in source.tensors:
+            Limit(limit).check(att)
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
         "organize": PlannedStep(lambda writer: steps.organize_inputs(writer, on, limit), files_of("organize")),
@@ -150,7 +152,7 @@ def redraw(path: str | PathLike[str], *, say: Say | None = None) -> Run:
         writer.save(
             replace(writer.record, steps={k: v for k, v in writer.record.steps.items() if k not in _PICTURES})
         )
-        _carry_out(writer, _ARRAY_PICTURES if writer.record.kind == "array" else _PICTURES, say)
+        _carry_out(writer, _PICTURES, say)
     return open_run(path)
 
 
@@ -179,7 +181,7 @@ def make_array_run(
         "measure": PlannedStep(lambda writer: arrays.measure_array(writer, source), (*tables, "measures.json")),
     }
     with writing_run(path, "array", settings, force=force) as writer:
-        _carry_out(writer, plan | (_ARRAY_PICTURES if draw else {}), say)
+        _carry_out(writer, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
 
 
@@ -188,7 +190,6 @@ _PICTURES = {
     "draw": PlannedStep(steps.draw, ()),
     "page": PlannedStep(steps.write_page, files_of("page")),
 }
-_ARRAY_PICTURES = {"draw": _PICTURES["draw"]}
 
 
 def _carry_out(writer: RunWriter, plan: Mapping[str, PlannedStep], say: Say | None) -> None:

@@ -15,6 +15,7 @@ import torch
 from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
+from headtree.questionnaire.settings import EXACT_ENTRIES
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped, with_shared_mask
 from headtree.tensor.stored_array import StoredArray
@@ -28,7 +29,9 @@ _OTHER = 72 << 20
 #: Copies of a tensor while its scores are centred or while it is measured, most of them in float64.
 _COPIES = 8
 #: Bytes for each entry of one head while heads are measured one by one, of scores and of other kinds.
-_SCORES_OF_A_HEAD, _A_HEAD = 100, 64
+_SCORES_OF_A_HEAD, _A_HEAD = 76, 64
+#: Copies of a tensor that is organized as a whole, with centred ones in float64 while they are made.
+_COPIES_TO_ORGANIZE = 6
 #: Bytes for each entry that is read ahead, with a copy.
 _READ_AHEAD = 12
 #: Copies of a slice of a tensor in its smallest block.
@@ -86,14 +89,31 @@ class Limit:
             f"of {format_bytes(self.bytes)}; raise --memory, or leave --dask out: this process can read by blocks"
         )
 
+    def check(self, att: AttentionTensor) -> None:
+        """Raise an error if a run cannot read the tensor within the limit, not even by blocks."""
+        if self.bytes is not None and memory_in_use() + _COPIES * tensor_bytes(att) > self.bytes:
+            self.room_to_organize(att)
+            self.room_to_measure(att)
+            self.room_to_compare(att)
+
     def room_to_organize(self, att: AttentionTensor) -> int:
-        """Bytes that are left for blocks of a tensor while it is organized."""
-        return self._room(att, "organize", *working_bytes(att.shape))
+        """Bytes that are left for blocks of a tensor while it is organized.
+
+        All of a tensor whose distances may be exact must be in memory then.
+        """
+        with_blocks, without = working_bytes(att.shape)
+        is_sampled = math.prod(att.shape) > EXACT_ENTRIES
+        whole = 0 if is_sampled else _COPIES_TO_ORGANIZE * tensor_bytes(att)
+        return self._room(att, "organize", with_blocks, max(without, with_blocks + whole))
 
     def room_to_measure(self, att: AttentionTensor) -> int:
         """Bytes that are left for blocks of a tensor while it is measured."""
         of_head = math.prod(att.shape[1:])
         return self._room(att, "measure", of_head * (_SCORES_OF_A_HEAD if att.kind == "scores" else _A_HEAD))
+
+    def room_to_compare(self, att: AttentionTensor) -> int:
+        """Bytes that are left for blocks of a tensor while its heads are compared and diagnosed."""
+        return self._room(att, "compare and diagnose the heads of", math.prod(att.shape[1:]) * _A_HEAD)
 
     def _room(self, att: AttentionTensor, verb: str, working: int, without_blocks: int = 0) -> int:
         """What is left of the limit; raises an error if that is too little for one block."""
@@ -116,7 +136,7 @@ class Limit:
         if self.holds(att):
             yield att.load()
             return
-        room = self._room(att, "compare and diagnose the heads of", math.prod(att.shape[1:]) * _A_HEAD)
+        room = self.room_to_compare(att)
         with _one_chunk_at_a_time():
             yield replace(with_shared_mask(att), values=ReadAhead(att.values, room // _READ_AHEAD))
 
