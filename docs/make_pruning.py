@@ -43,7 +43,7 @@ def main(what: str, *folders: str) -> None:
 
 def curves(*folders: Path) -> str:
     """What `headtree prune` said of each network, with its picture and its table."""
-    parts = []
+    parts = ["## Which criterion is best", "`headtree prune` with all criteria said:"]
     for folder in folders:
         name = folder.name.removeprefix("prune-")
         section = Section.from_json((folder / "sections" / "prune.json").read_text(encoding="utf-8"))
