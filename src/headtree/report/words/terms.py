@@ -35,7 +35,7 @@ TERMS = {
 #: The same words where slices are the depths of a token tensor.
 DEPTH_TERMS = {
     **TERMS,
-    "head": "A depth is the residual stream after a layer (L3: after layer 3): what of each query comes from each key.",
+    "head": "A depth is the stream after a layer (L3: after layer 3): what of each query comes from each key.",
 }
 
 #: The same on the page of a plain array.
