@@ -7,7 +7,7 @@
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
 # make findings  writes the tables of docs/findings.md
 # make similarities  writes the tables of docs/similarities.md
-# make tokens    writes the tables of docs/token_tensor.md
+# make tokens    writes the tables of docs/token_tensor.md, and its sentences in docs/findings.md
 # make fuzz      organizes 10,000 drawn arrays and compares them with literal definitions
 # make kills     kills 50 runs at random moments and finishes them, bit for bit
 # make mutants   breaks the numerical core in a few hundred ways and counts the breaks that no test notices
@@ -52,6 +52,7 @@ similarities: $(STAMP)
 # Which method knows which tokens matter, on three networks; ten minutes.
 tokens: $(STAMP)
 	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/token_tensor.md
+	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/findings.md
 
 # Random weights, no downloads; takes five to ten minutes.
 sweep: $(STAMP)
@@ -63,7 +64,7 @@ fuzz: $(STAMP)
 kills: $(STAMP)
 	$(BIN)/python -m tests.pipeline.interrupted 50 --draw --jobs $(WORKERS)
 
-# An hour on a quiet machine; SHARE=20 tries every twentieth.
+# Every third of about a thousand; SHARE=1 tries all of them, SHARE=20 every twentieth.
 mutants: $(STAMP)
 	$(BIN)/python -m tools.mutants $(if $(SHARE),--share $(SHARE))
 

@@ -25,16 +25,18 @@ def main(check: bool = False) -> None:
     _differences()
     x = torch.softmax(2 * torch.randn(144, 197, 197, device="cuda"), dim=-1)
     _organized("144 × 197 × 197", lambda: ht.organize_array(x))
-    for n in (4096, 32768):
-        matrix = _smooth_matrix(n)
-        _organized(f"{n} × {n} matrix", lambda matrix=matrix: ht.organize_array(matrix))
-        del matrix
     for n_tokens in (1024, 4096):
         att = network(80, 64, 8, n_tokens, 128, "cuda").centred()
         _organized(
             f"80 layers × 64 heads (8 of keys), {n_tokens} tokens, causal, factors in bfloat16",
             lambda att=att: ht.organize(att, device="cuda", memory=4e9),
             repeats=2 if n_tokens < 4096 else 1,
+        )
+    del att
+    for n in (4096, 32768):
+        matrix = _smooth_matrix(n)
+        _organized(
+            f"{n} × {n} matrix", lambda matrix=matrix: ht.organize_array(matrix), repeats=3 if n < 32768 else 1
         )
 
 

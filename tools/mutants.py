@@ -29,6 +29,7 @@ TESTS = {
     "geometry/emd.py": ("tests/geometry/test_emd.py", "tests/geometry/test_rounding.py"),
     "geometry/masked_emd.py": ("tests/geometry/test_emd.py", "tests/geometry/test_rounding.py"),
     "geometry/folder_sums.py": ("tests/geometry/test_emd.py", "tests/geometry/test_rounding.py"),
+    "geometry/sampled_emd.py": ("tests/geometry/test_sampled_emd.py",),
     "geometry/affinity.py": (
         "tests/geometry/test_affinity.py",
         "tests/geometry/test_rounding.py",
@@ -151,7 +152,7 @@ def _tests_pass(source: Path, tests: tuple[str, ...]) -> bool:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--share", type=int, default=1, help="try every N-th mutant")
+    parser.add_argument("--share", type=int, default=3, help="try every N-th mutant; 1 tries all, about a thousand")
     parser.add_argument("--only", default="", help="modules whose name contains this")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
@@ -159,7 +160,9 @@ def main() -> None:
     import numba  # noqa: F401  (with the imports below, what takes long; pytest imports its plugins itself)
     import pandas  # noqa: F401, ICN001
     import scipy.sparse.linalg  # noqa: F401
+    import sklearn.metrics  # noqa: F401
     import torch  # noqa: F401
+    import xarray  # noqa: F401
 
     chosen = [m for module in TESTS if given.only in module for m in mutants(module)][:: given.share]
     start, survivors = time.perf_counter(), []

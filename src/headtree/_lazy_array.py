@@ -21,6 +21,9 @@ from headtree.errors import InvalidValueError
 #: Indices along one axis: a range, or a list of them in any order.
 AxisIndex = slice | Int[np.ndarray, " _index"]
 
+#: Entries of an array whose sizes are added up at a time, on the CPU and on a GPU.
+_ENTRIES_AT_A_TIME = 1 << 20
+_ENTRIES_ON_GPU = 1 << 27
 #: Bytes of an array that are checked at a time, on the CPU and on a GPU.
 _CHECKED_AT_A_TIME = 1 << 26
 _CHECKED_ON_GPU = 1 << 29
@@ -109,9 +112,46 @@ class ScaledBlocks:
         return replace(self, shift=(axis, _checks.times_power_of_two(means.cpu().double(), self.exponent)))
 
     @cached_property
+    def magnitudes(self) -> list[Magnitudes]:
+        """`slice_magnitudes` along each axis, from one pass over the array."""
+        found = [
+            Magnitudes(*(torch.zeros(n, dtype=torch.float64, device=self.device) for _ in range(2)))
+            for n in self.shape
+        ]
+        n_slices = _ENTRIES_ON_GPU if self.is_cuda else _ENTRIES_AT_A_TIME
+        for where, block in blocks_along(self, 0, max(1, n_slices * self.shape[0] // self.numel())):
+            sizes = block.abs_()
+            for axis, each in enumerate(found):
+                others = [i for i in range(self.ndim) if i != axis]
+                here = where if axis == 0 else slice(None)
+                each.total[here] += sizes.sum(dim=others, dtype=torch.float64)
+                each.largest[here] = torch.maximum(each.largest[here], sizes.amax(dim=others).double())
+        return found
+
+    @cached_property
     def _hidden(self) -> Bool[Tensor, "..."] | None:
         """`missing` on the device, with length 1 along axes whose slices all have the same mask."""
         return None if self.missing is None else _checks.unshared(self.missing).to(self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Magnitudes:
+    """Sizes of the slices along an axis."""
+
+    total: Float[Tensor, " slice"]  #: sums of absolute values
+    largest: Float[Tensor, " slice"]
+
+
+def slice_magnitudes(values: Tensor | ScaledBlocks, axis: int) -> Magnitudes:
+    """Sum of absolute values and largest of them, of every slice along an axis."""
+    if isinstance(values, ScaledBlocks):
+        return values.magnitudes[axis]
+    n = values.shape[axis]
+    total, largest = (torch.zeros(n, dtype=torch.float64, device=values.device) for _ in range(2))
+    for where, block in blocks_along(values, axis, max(1, _ENTRIES_AT_A_TIME * n // values.numel())):
+        sizes = block.abs().movedim(axis, 0).flatten(1)
+        total[where], largest[where] = sizes.sum(dim=1, dtype=torch.float64), sizes.amax(dim=1).double()
+    return Magnitudes(total, largest)
 
 
 def picked(x: Tensor, axis: int, index: AxisIndex) -> Tensor:

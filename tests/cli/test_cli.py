@@ -76,6 +76,12 @@ def test_layers_heads_device_type_and_batch_size_reach_the_model(headtree, folde
     assert failed(headtree(*command, *chosen), 3, "source.batch_size is 2 there and None here")
 
 
+def test_depth_cuts_texts_to_the_context_of_the_model(headtree, folder, text):
+    result = headtree("depth", folder, "--text", text, "--inputs", 1, "--no-fresh", "-o", "short")
+    assert result.exit_code == 0, result.output
+    assert pd.read_csv("short/layers.csv").notna().all(axis=None)
+
+
 def test_depth_takes_the_same_options(headtree, folder, text):
     command = ("depth", folder, "--text", text, "--inputs", 2, "--tokens", 16, "--no-fresh", "-o", "some")
     chosen = ("--layers", "1-2", "--heads", "0,2", "--device", "cpu", "--dtype", "float64", "--batch-size", 1)

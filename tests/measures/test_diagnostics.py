@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import headtree as ht
-from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS, OF_RUNS
+from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS, OF_RUNS, explained
 from headtree.measures.heads.patterns import pattern_columns
 from headtree.measures.heads.ranking_evidence import EFFECT_CORRELATIONS, RELIABILITY
 from tests.measures.attention_examples import WORDS, causal, previous, probs, random_scores, to_key, uniform
@@ -66,6 +66,13 @@ def test_every_column_is_in_the_documentation():
         assert name in {**OF_HEADS, **OF_RUNS}
         numbers = [f"{found[network]:.2f}" if network in found else "–" for network in RELIABILITY]
         assert f"| `{name}` | {' | '.join(numbers)} |" in page
+
+
+def test_a_rank_goes_down_where_its_column_goes_up():
+    value = EFFECT_CORRELATIONS["structure"]["txl"]
+    assert f"heads: txl {value:.2f} (" in explained("structure")
+    assert f"heads: txl {-value:.2f} (" in explained("structure_rank")
+    assert explained("effect").endswith(f"MiniLM {RELIABILITY['MiniLM']:.2f}, vit {RELIABILITY['vit']:.2f}.")
 
 
 def test_layers_are_named_after_the_role_of_most_heads():

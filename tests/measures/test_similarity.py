@@ -122,6 +122,20 @@ def test_equal_heads_are_one_flat_folder(kind):
     agreed = ht.consensus(found, n_bootstrap=3)
     assert agreed.tree == ht.PartitionTree.flat(6)
     assert len(agreed.families()) == 0
+    assert found.notes == ("all 6 heads are equal on every input, so there is nothing to tell them apart by",)
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_some_equal_heads_are_named_if_they_are_equal_on_every_input(kind):
+    x, y = scores(6, 7, 8), scores(6, 7, 8) ** 2
+    x[4], y[4] = x[1], y[1]
+    x[3], y[5] = x[0], y[0]  # on one input each
+    assert ht.head_similarity([tensor(x), tensor(y)], kind).notes == (
+        "some heads are equal on every input: L0H1, L0H4",
+    )
+    assert ht.head_similarity(tensor(x), kind).notes == (
+        "some heads are equal on every input: L0H0, L0H3; L0H1, L0H4",
+    )
 
 
 def test_the_questionnaire_is_of_centred_scores_or_of_probabilities():

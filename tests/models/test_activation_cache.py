@@ -9,6 +9,9 @@ from headtree.models.activation_cache import CallValues
 from tests.models import zoo
 from tests.models.test_capture_modules import X, stack
 from tests.models.test_view import n_hooks
+from tools.sweep import families
+from tools.sweep.measure import built as sweep_built
+from tools.sweep.measure import runnable
 
 PARTS = [(name, part) for name, case in zoo.ALL.items() for part in case.parts]
 POST_NORM = {"bert", "bart", "albert", "mpnet", "xlnet", "deberta_v2"}  # a norm follows each sum
@@ -95,6 +98,26 @@ def test_heads_and_the_bias_are_the_output_of_the_projection(name, path):
     ours = cache["writes"].sum("head").values + (0 if bias is None else bias.detach().numpy())
     close(ours, module_output(model, path, read))
     close(ours, cache["attention_out"].sel(layer=1).values)
+
+
+def test_heads_may_write_into_a_stream_of_another_width_than_their_projection():
+    case = families.case("mobilebert")
+    cache = ht.ModelView(sweep_built(case)).cache(inputs=runnable(case)[1])[0]
+    assert cache["ov"].shape == (16, 12, 128)
+    assert cache["writes"].values.shape == (16, 12, cache["residual"].shape[2])
+
+
+def test_outputs_of_layers_that_drop_tokens_are_no_single_array():
+    case = families.case("granite_speech5_encoder")
+    view, read = ht.ModelView(sweep_built(case)), runnable(case)[1]
+    cache = view.cache(inputs=read)[0]
+    assert cache["v"].sizes["key"] == cache["q"].sizes["query"]
+    for name in ("z", "writes"):
+        with pytest.raises(
+            ht.HeadtreeError, match=rf"{name} has .* rows for 8 tokens, because layers join or drop"
+        ):
+            cache[name]
+    assert view.cache(inputs=read, layers=[0])[0]["z"].sizes["query"] == 8
 
 
 def test_after_norms_the_stream_is_the_norm_of_its_sums():

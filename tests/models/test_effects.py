@@ -297,3 +297,67 @@ def test_bad_options_are_named(gpt2, options, message):
 def test_one_token_predicts_nothing(gpt2):
     with pytest.raises(HeadtreeError, match="at least 2 tokens"):
         ht.head_effects(gpt2, inputs=texts(1, n_tokens=1))
+
+
+def decoder_token(model, item):
+    with torch.no_grad():
+        logits = model(**item).logits[0]
+    present = item["decoder_attention_mask"][0, 1:].bool()
+    loss = F.cross_entropy(logits[:-1], item["decoder_input_ids"][0, 1:], reduction="none")
+    return loss[present].double().numpy()
+
+
+def test_a_decoder_is_measured_by_the_next_token_of_what_it_reads():
+    case = zoo.ALL["t5"]
+    model = zoo.Case("T5ForConditionalGeneration", case.config, case.settings).build()
+    items = []
+    for i, item in enumerate(texts(3, 7)):
+        mask, read = torch.ones(1, 7, dtype=torch.long), torch.ones(1, 7, dtype=torch.long)
+        mask[:, 5:] = 0
+        read[:, 3:] = 0  # padding of the encoder, which has as many tokens
+        target = texts(1, 7, seed=i + 5)[0]["input_ids"]
+        masks = {"attention_mask": read, "decoder_attention_mask": mask}
+        items.append({**item, "decoder_input_ids": target, **masks})
+    heads = [(0, 1), (1, 2)]
+    for part in ("encoder", "decoder", "cross"):
+        found = ht.head_effects(model, inputs=items, part=part, heads=heads)
+        assert found.objective == "cross entropy of the next token"
+        expected, base = literal_changes(model, items, heads, decoder_token, part=part)
+        np.testing.assert_allclose(found.changes, expected, atol=2e-6)
+        assert found.loss == pytest.approx(base.mean(), abs=1e-6)
+
+
+def test_the_mean_of_a_decoder_leaves_out_padding_of_the_decoder_alone():
+    case = zoo.ALL["t5"]
+    model, ids = zoo.Case("T5Model", case.config, case.settings).build(), texts(2, 7)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0]])
+    read = {"input_ids": ids[0]["input_ids"], "decoder_input_ids": ids[1]["input_ids"]}
+    reference = {**read, "attention_mask": mask, "decoder_attention_mask": torch.tensor([[1] * 6 + [0]])}
+    seen = []
+    o = model.decoder.block[0].layer[0].SelfAttention.o
+    handle = o.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.no_grad():
+        model(**reference)
+        handle.remove()
+        view = ht.ModelView(model)
+        with view.ablated([(0, 0)], "mean", reference={"inputs": reference}, part="decoder"):
+            found = model(**read)[0]
+        mean = seen[0][0, :6, :8].mean(dim=0)
+        handle = o.register_forward_pre_hook(
+            lambda _, args: (torch.cat([mean.expand(1, 7, 8), args[0][..., 8:]], dim=-1),)
+        )
+        expected = model(**read)[0]
+        handle.remove()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda output: output.logits.mean(), "loss must be a function of two arguments"),
+        (lambda output, given: output.logits.mean() * float("nan"), "loss of input 0 has NaN or infinite values"),
+    ],
+)
+def test_losses_that_cannot_be_used_are_named(gpt2, loss, message):
+    with pytest.raises(HeadtreeError, match=message):
+        ht.head_effects(gpt2, inputs=texts(2), loss=loss, heads=[(0, 0)])

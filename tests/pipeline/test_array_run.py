@@ -53,6 +53,7 @@ def test_a_run_of_an_array(tmp_path):
     assert xarray.open_zarr(run.path / "organization.zarr")["tree_time"].dims == ("input", "level", "time")
     assert xarray.open_zarr(run.path / "array.zarr")["array"].dims == ("sensor", "time", "trial")
     assert run.measures.sparsity.gain > 1
+    assert run.measures.effort.found < 0.9 * run.measures.effort.noise  # more than noise shows
     with pytest.raises(HeadtreeError, match=r"its array is run\.array"):
         _ = run.attention
     with pytest.raises(HeadtreeError, match="no consensus"):

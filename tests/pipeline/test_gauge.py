@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 
 import headtree as ht
 from headtree.pipeline.make_run import make_run
+from headtree.pipeline.model_source import ModelSource
 from headtree.pipeline.sources import TensorSource
 from headtree.report.page.page_data import page_data
 from headtree.report.words.summary import in_words, summarized
+from tests.models import zoo
 from tests.report.test_page_data import unpacked
 from tests.runs.examples import QUICK, tensors
 
@@ -42,14 +45,17 @@ def runs(pair, tmp_path_factory):
     ]
 
 
-def test_tables_and_families_are_the_same(runs):
-    first, second = (run.heads for run in runs)
+def assert_same_table(first, second, tolerance):
     assert list(first) == list(second)
     for name in first:
         if first[name].dtype.kind in "fiu":
-            np.testing.assert_allclose(second[name], first[name], rtol=1e-6, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(second[name], first[name], rtol=tolerance, atol=tolerance, err_msg=name)
         else:
-            assert first[name].fillna("").tolist() == second[name].fillna("").tolist()
+            assert first[name].fillna("").tolist() == second[name].fillna("").tolist(), name
+
+
+def test_tables_and_families_are_the_same(runs):
+    assert_same_table(*(run.heads for run in runs), 1e-6)
     for kind, found in runs[0].similarities.items():
         assert found.tree == runs[1].similarities[kind].tree
         np.testing.assert_allclose(runs[1].similarities[kind].support, found.support, atol=1e-6)
@@ -106,3 +112,34 @@ def test_raw_scores_may_differ_and_say_so(pair, tmp_path):
         assert any("Haar entropy of raw scores" in part for part in run.sections.diagnostics.text)
     looks = [run.consensus.families().of_leaf.tolist() for run in runs]
     assert looks[0] == looks[1]  # families do not look at raw scores
+
+
+def with_key_biases(model, rng):
+    """The same function: a bias b of the keys adds q·b, one number, to each row of scores."""
+    with torch.no_grad():
+        for block in model.transformer.h:
+            width = block.attn.embed_dim
+            block.attn.c_attn.bias[width : 2 * width] += torch.from_numpy(3 * rng.standard_normal(width)).float()
+    return model
+
+
+def test_biases_of_keys_change_nothing_that_a_run_of_a_model_says(tokenizer, text, tmp_path):
+    """All columns, those that need weights, gradients and ablation too, and what is said of them."""
+    runs, scores = [], []
+    for name in ("plain", "biased"):
+        model = zoo.Case("GPT2LMHeadModel", "GPT2Config", zoo.ALL["gpt2"].settings).build()
+        if name == "biased":
+            model = with_key_biases(model, np.random.default_rng(0))
+        folder = tmp_path / name / "model"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        source = ModelSource(model=str(folder), text=text, inputs=N_INPUTS, tokens=12, kind="scores")
+        run = make_run(source, tmp_path / name / "run", measures=QUICK, effects=True, draw=False)
+        runs.append(run)
+        scores.append(run.attention[0].block().numpy())
+    assert np.abs(scores[0] - scores[1]).max() > 1
+    first, second = (run.heads for run in runs)
+    assert {"effect", "qk_stable_rank", "haar_entropy", "structure", "norm"} <= set(first)
+    assert_same_table(first, second, 2e-3)
+    words = [in_words(summarized(run)).replace(str(run.path), "").split("\n", 1)[1] for run in runs]
+    assert words[0] == words[1]

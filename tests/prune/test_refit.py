@@ -114,7 +114,7 @@ def test_a_refitted_model_is_saved_with_its_new_biases(tmp_path):
 
 
 def test_calibration_inputs_must_fit_in_one_batch():
-    with pytest.raises(HeadtreeError, match="same size"):
+    with pytest.raises(HeadtreeError, match="refit must be inputs that all have the same size"):
         ht.prune_heads(tiny(), [(0, 1)], refit=[*texts(2), *texts(2, 9)])
 
 

@@ -131,7 +131,7 @@ def test_models_without_support_say_what_is_missing(models, name):
 
 def test_heads_must_exist_and_some_must_remain(models):
     model, read = models("bert")
-    with pytest.raises(HeadtreeError, match="got \\(3, 0\\)"):
+    with pytest.raises(HeadtreeError, match="of layers 0 to 2, got \\(3, 0\\)"):
         ht.prune_heads(model, [(3, 0)], inputs=read)
     with pytest.raises(HeadtreeError, match="must leave at least one head, got all 12"):
         ht.prune_heads(model, [(layer, head) for layer in range(3) for head in range(4)], inputs=read)

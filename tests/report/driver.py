@@ -1,5 +1,9 @@
 """The page in a real browser: where things are on the screen, and real clicks on them."""
 
+from importlib.resources import files
+
+import pytest
+
 
 class Driver:
     """One tab with a page; collects what must not happen."""
@@ -169,6 +173,15 @@ class Driver:
         if not text.startswith(count) or found != dict.fromkeys(found, sorted(heads)):
             raise AssertionError(f"{text}: {found}, expected {sorted(heads)}")
         return True
+
+    def barriers(self):
+        """What axe-core finds that keeps people from using the page as it is shown now."""
+        package = pytest.importorskip(
+            "axe_playwright_python", reason="pip install axe-playwright-python brings axe-core"
+        )
+        self.js((files(package) / "axe.min.js").read_text(encoding="utf-8") + "; 0")
+        found = self.js("() => axe.run(document, {resultTypes: ['violations']})")
+        return [f"{v['id']}: {v['help']}: {[n['html'][:120] for n in v['nodes'][:3]]}" for v in found["violations"]]
 
     def is_in_view(self, selector):
         """Whether the upper part of an element is within the window."""

@@ -1,5 +1,6 @@
 """A run of noise of any size, not organized but made up: for sizes and times of its page."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,7 +64,8 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
         "sparsity": {"median_gain": 1.0},
     }
     return SimpleNamespace(
-        path=None, name="noise", kind="scores", settings={}, info={}, n_inputs=n_inputs, attention=atts,
+        path=Path("noise"), name="noise", kind="scores", slices="head", settings={}, info={}, n_inputs=n_inputs,
+        attention=atts,
         inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, values=atts,
         consensus=joint["attention"], similarities=joint,
         values_words="raw scores", record=SimpleNamespace(notes=()),

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import headtree as ht
 from headtree.measures.heads.glossary import explained
 from headtree.pipeline.tables import LEADING
 from headtree.report.words.answers import answers, families_found, roles_found
@@ -23,7 +24,8 @@ def table(n=8, **columns):
 
 
 def run_of(heads, consensus=None, n_inputs=12, **more):
-    about = {"kind": "attention", "families": [], "coverage": 0.0, "replication": None, **(consensus or {})}
+    about = {"kind": "attention", "n_folders": len(heads) - 2, "families": [], "coverage": 0.0, "replication": None}
+    about |= consensus or {}
     measures = {"consensus": about, "sparsity": {"median_gain": 2.0}, **more}
     return SimpleNamespace(
         heads=heads, measures=attr_tree(measures, "measure"), n_inputs=n_inputs, values_words="centred scores"
@@ -128,6 +130,20 @@ def test_noise_has_nothing_to_say(tmp_path):
     words = " ".join(in_words(summarized(run)).split())
     assert "No group of heads replicates" in words
     assert "support 0" not in words.lower()
+
+
+def test_equal_heads_are_said_to_be_equal(tmp_path):
+    from headtree.pipeline.make_run import make_run
+    from headtree.pipeline.sources import TensorSource
+
+    equal = [np.repeat(noise(seed).block(heads=slice(1)).numpy(), 6, axis=0) for seed in range(10)]
+    tensors = [ht.AttentionTensor.from_array(x) for x in equal]
+    with pytest.warns(ht.HeadtreeWarning):
+        run = make_run(TensorSource(tensors), tmp_path / "equal", measures=QUICK, draw=False)
+    words = " ".join(in_words(summarized(run)).split())
+    assert "note all 6 heads are equal on every input" in words
+    assert "There is nothing to group: all heads are equally alike on these inputs." in words
+    assert "No group of heads replicates" not in words
 
 
 def test_every_leading_column_is_explained(tmp_path):

@@ -76,7 +76,7 @@ def test_scores_show_mean_and_range():
     np.testing.assert_array_equal([max(each) for each in ranges], table.max(axis=0))
     words = {text.get_text() for text, _ in shown_texts(figure)}
     assert f"L{table.mean(axis=0).argmax() // 4}H{table.mean(axis=0).argmax() % 4}" in words
-    assert {"layer 0", "1", "2", "$b$"} <= words
+    assert {"layer", "1", "2", "$b$"} <= words
     assert_readable(figure)
 
 

@@ -64,7 +64,9 @@ def test_missing_entries_are_grey_and_named():
 def test_probabilities_start_at_zero():
     att = ht.AttentionTensor.from_array(RNG.dirichlet(np.ones(9), (4, 12)), kind="probs")
     figure = fm.organized_head(att, ht.organize(att), 1)
-    assert images(figure)[0].get_clim()[0] == 0
+    image = images(figure)[0]
+    assert image.get_clim() == (0, pytest.approx(float(att.values[1].max())))
+    assert image.norm(image.get_clim()[1] / 4) == pytest.approx(0.5)  # spaced by the square root, as on the page
 
 
 def test_hostile_tokens_stay_text():
@@ -139,3 +141,47 @@ def test_bad_input_is_refused(organized):
     ):
         with pytest.raises(HeadtreeError):
             call()
+
+
+def test_the_text_is_written_below_and_shaded_by_the_attention_it_receives():
+    tokens = ["[CLS]", "em", "##bed", "the", "cat", "中文", *(f"word{i}" for i in range(20))]
+    n = len(tokens)
+    values = np.full((1, n, n), -5.0)
+    values[:, :, 4] = 5.0  # all look at the cat
+    att = ht.AttentionTensor.from_array(values + 0.01 * RNG.standard_normal((1, n, n)), queries=tokens, keys=tokens)
+    figure = fm.organized_head(att, ht.organize_array(att.values[0]), 0, text=True)
+    below = next(
+        axes for axes in figure.axes if axes.texts and axes.texts[0].get_text().startswith("Where it looks")
+    )
+    words = [text.get_text() for text in below.texts]
+    assert words[1:6] == ["[CLS]", "em", "bed", "the", "cat"]
+    opacity = [patch.get_alpha() for patch in below.patches]
+    assert int(np.argmax(opacity)) == 4
+    assert sorted(opacity)[-2] < 0.1
+    assert_readable(figure)
+
+
+def test_the_picture_is_drawn_beside_and_light_where_the_head_looks():
+    names = ["class", *(f"r{i}c{j}" for i in range(3) for j in range(4))]
+    values = np.full((1, 13, 13), 0.01)
+    values[:, :, names.index("r1c2")] = 1 - 0.12
+    att = ht.AttentionTensor.from_array(values, kind="probs", queries=names, keys=names)
+    picture = RNG.random((30, 40, 3))
+    figure = fm.organized_head(att, ht.organize_array(RNG.random((13, 13))), 0, picture=picture)
+    shown = next(axes for axes in figure.axes if axes.get_title() == "where it looks")
+    np.testing.assert_array_equal(shown.get_images()[0].get_array(), picture)
+    shade = np.asarray(shown.get_images()[1].get_alpha())
+    assert np.unravel_index(shade.argmin(), shade.shape) == (1, 2)
+    assert shade.min() == 0
+    assert "class 1 %" in shown.get_xlabel()
+
+
+def test_a_png_says_which_letters_it_lacks(tmp_path):
+    from headtree.report.figures.style import lacks_letters, save
+
+    latin = fm.organized_matrix(RNG.random((3, 3)), ht.organize_array(RNG.random((3, 3))), title="é ∑ →")
+    assert not lacks_letters(latin)
+    odd = fm.organized_matrix(RNG.random((3, 3)), ht.organize_array(RNG.random((3, 3))), title="\U00013000")
+    assert lacks_letters(odd)  # a hieroglyph
+    save(odd, tmp_path, "odd")
+    assert [text.get_text() for text in odd.texts] == []

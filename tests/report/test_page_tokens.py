@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 
 import headtree as ht
+from headtree.pipeline.make_run import make_run
+from headtree.pipeline.sources import TensorSource
 from headtree.report.words.numbers import number_words
 from headtree.tensor.probabilities import as_probabilities
+from tests.prune.networks import texts, tiny
 from tests.report.driver import Driver
+from tests.runs.examples import QUICK
 
 SIZE = {"width": 1440, "height": 1000}
 
@@ -244,6 +248,30 @@ def test_two_heads_shade_in_two_colours_and_a_family_by_its_mean(page, run):
     mean = truth[family, 14].mean(axis=0)
     assert shades(page) == pytest.approx(0.75 * (mean / mean.max()) ** 0.6, abs=0.06)
     page.tab.locator("#answers summary").click()
+
+
+def test_the_text_goes_on_with_what_was_written(context, tmp_path):
+    """The given text and the written one are one passage, and the written tokens are the queries."""
+    atts = ht.capture(tiny(), inputs=texts(2, n_tokens=5), generate=7, kind="probs")
+    made = make_run(TensorSource(atts), tmp_path / "run", measures=QUICK, draw=False)
+    page = Driver(context, ht.write_report(made, tmp_path / "written.html"))
+    page.select(3)
+    cells = page.tab.locator("#tokens .passage .t")
+    assert cells.all_inner_texts() == list(atts[0].keys)
+    assert page.tab.locator("#tokens .passage").count() == 1
+    assert cells.evaluate_all("all => all.map(one => one.dataset.q ?? null)") == [None] * 5 + [
+        str(q) for q in range(7)
+    ]
+    cells.nth(5 + 2).hover()
+    truth = atts[0].values[3, 2].numpy()
+    assert shades(page) == pytest.approx(0.75 * (truth / truth.max()) ** 0.6, abs=0.06)
+    assert "(query 2) attends to" in page.tab.locator("#tokens .said").inner_text()
+    cells.nth(0).click()  # no query: nothing is pinned
+    assert page.state("pin") == -1
+    cells.nth(11).click()
+    assert page.state("pin") == 6
+    assert page.errors == []
+    page.tab.close()
 
 
 @pytest.mark.parametrize(

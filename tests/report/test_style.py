@@ -1,5 +1,6 @@
 import re
 import unicodedata
+from importlib.resources import files
 from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
@@ -117,3 +118,17 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         style.save(figure, tmp_path, "x")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x.svg", "old")]
+
+
+def test_the_page_has_the_colour_maps_of_the_figures():
+    source = (files("headtree.report.page") / "static" / "palettes.js").read_text(encoding="utf-8")
+    expected = {
+        "viridis": mpl.colormaps["viridis"],
+        "signed": style.signed_colors(),
+        "heads": style.head_colors(),
+    }
+    for name, colors in expected.items():
+        block = re.search(rf"const {name} = colours\((.*?)\);", source, re.DOTALL)[1]
+        text = "".join(re.findall(r'"([0-9a-f]+)"', block))
+        found = np.array([[int(text[i + j : i + j + 2], 16) for j in (0, 2, 4)] for i in range(0, len(text), 6)])
+        np.testing.assert_allclose(found, 255 * colors(np.linspace(0, 1, 256))[:, :3], atol=1.1)

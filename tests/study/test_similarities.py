@@ -22,7 +22,13 @@ from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import BundledNetwork
 from headtree.study.reproduce import into
 from headtree.study.similarities import compare_similarities as comparing
-from headtree.study.similarities import evidence_networks, predicted_function, prize, replication, roles_agreement
+from headtree.study.similarities import (
+    evidence_networks,
+    predicted_function,
+    prize_choice,
+    replication,
+    roles_agreement,
+)
 from headtree.study.similarities.candidate_kernels import candidate_kernels, product_kernel, value_tree_kernel
 from headtree.study.similarities.evidence_networks import EvidenceNetwork, evidence_network, truth_by_loss
 from headtree.study.similarities.functional_truth import FunctionalTruth, output_changes, truth_of
@@ -254,20 +260,33 @@ def test_candidate_kernels_of_a_model():
         assert np.isfinite(kernel).all(), name
 
 
-def test_the_candidate_with_the_largest_smallest_margin_is_chosen():
+def test_the_candidate_with_the_largest_smallest_margin_is_chosen(tmp_path):
     keys = [("net", "TBE"), ("net", "roles")]
     rng = np.random.default_rng(0)
     scores = {name: dict(zip(keys, rng.random(2), strict=True)) for name in (*PLAIN, *VARIANTS)}
     literal = {}
     for name in VARIANTS:
         literal[name] = min(scores[name][k] - max(scores[p][k] for p in PLAIN) for k in keys)
-    assert prize.margins(scores) == pytest.approx(literal)
-    assert literal[prize.choose(scores)] == max(literal.values())
-    assert prize.CHOSEN in VARIANTS
-    (said,) = prize.prize_words()
+    assert prize_choice.margins(scores) == pytest.approx(literal)
+    assert literal[prize_choice.choose(scores)] == max(literal.values())
+    prize_choice.write_scores(tmp_path / "scores.csv", scores)
+    again = prize_choice.read_scores(tmp_path / "scores.csv")
+    assert list(again) == list(scores)
+    for name, found in scores.items():
+        assert again[name] == pytest.approx(found, abs=1e-4)
+
+
+def test_what_was_tried_is_reported_whole():
+    scores = prize_choice.read_scores()
+    assert list(scores) == [*PLAIN, *VARIANTS]
+    assert {network for found in scores.values() for network, _ in found} == {"txl", "minilm", "vit"}
+    said, _, *rows = prize_choice.prize_words(scores)
     assert said.startswith("65 candidates were tried")
-    for (network, question), (value, name, plain) in prize.SELECTION.items():
-        assert f"{network} {question} {value - plain:+.2f} ({name})" in said
+    assert f"It is **{comparing.CHOSEN}**" in said
+    assert len(rows) == 2 + len(PLAIN) + 65
+    chosen = next(row for row in rows if row.startswith(f"| {comparing.CHOSEN} |"))
+    assert rows.index(chosen) == 2 + len(PLAIN)
+    assert chosen.endswith(f"| {prize_choice.margins(scores)[comparing.CHOSEN]:+.3f} |")
 
 
 def test_pictures_that_are_samples_are_left_out(tmp_path):

@@ -21,7 +21,7 @@ def masked_by_numbers(number, n_queries=6, n_keys=6, heads=slice(None)):
     return x
 
 
-@pytest.mark.parametrize("number", [-1e4 - 20, -1e9, np.finfo(np.float32).min, -np.inf])
+@pytest.mark.parametrize("number", [-1e4, -1e9, np.finfo(np.float32).min, -np.inf])
 @pytest.mark.parametrize("shape", [(6, 6), (4, 7)])
 @pytest.mark.parametrize("row_constant", [0.0, -3e4, 3e4])
 def test_a_mask_in_numbers_is_refused_and_the_line_makes_the_right_mask(number, shape, row_constant):
@@ -50,7 +50,7 @@ def test_other_large_negative_numbers_are_scores():
     below[:, 2:, 0] -= 2e5
     rows = scores()
     rows[:, 2] -= 1e6
-    for x in (some, rows, masked_by_numbers(-9e3)):
+    for x in (some, rows, masked_by_numbers(-4e3)):
         att = ht.AttentionTensor.from_array(x)
         att.centred()
         ht.head_similarity(att)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -42,10 +43,30 @@ def _ablated(view: ht.ModelView, inputs: dict[str, Any], part: str | None) -> No
         raise NoEffectError
 
 
+def _cached(view: ht.ModelView, inputs: dict[str, Any], part: str | None) -> None:
+    """Read every array of a cache; all numbers must be finite."""
+    cache = view.cache(inputs=inputs, part=part)[-1]
+    for name in cache:
+        if not np.isfinite(cache[name].values).all():
+            raise RuntimeError(f"{name} has values that are not finite")
+
+
+def _weighted(view: ht.ModelView, inputs: dict[str, Any], part: str | None) -> None:
+    """Attention weighted by what values write, ‖a·v·W_O‖, must be just that."""
+    found = view.capture(inputs=inputs, part=part, kind="weighted")[-1].values.double().numpy()
+    probs = view.capture(inputs=inputs, part=part, kind="probs")[-1].values.double().numpy()
+    written = view.cache(inputs=inputs, part=part)[-1]["ov"].values.astype(np.float64)
+    expected = probs * np.linalg.norm(written, axis=-1)[:, None, -probs.shape[-1] :]
+    if not np.allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max()):
+        raise RuntimeError("weighted attention is not attention times the norm of v·W_O")
+
+
 #: What builds on capture, one column each: called with a view, inputs and a part.
 USES: dict[str, Callable[[ht.ModelView, dict[str, Any], str | None], Any]] = {
     "weights": lambda view, inputs, part: view.weights(inputs=inputs, part=part),
     "residual": lambda view, inputs, part: view.residual(inputs=inputs, part=part),
+    "cache": _cached,
+    "weighted": _weighted,
     "ablated": _ablated,
 }
 

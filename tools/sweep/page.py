@@ -72,9 +72,11 @@ the model reports, which never met headtree. That copy is loaded with `attn_impl
 - *unchanged*: outputs, weights, modules, hooks and settings of the model are bit for bit what they were before.
 - *outcome*: "in double precision": single precision differs by more, as rounding errors grow from layer to layer.
   "loaded with eager attention": as loaded by default, the model itself computes something else.
-- {uses}: whether `view.weights(…)` and its like work; "encoder only": for this part. "fails": an
-  error that is not one of headtree's own, a fault. Ablated is head 0 of layer 0, on all inputs in one batch: the
-  output must be another one, and afterwards bit for bit as before; "no effect": it is the same without the head.
+- {uses}: whether `view.weights(…)` and its like work; "encoder only":
+  for this part. "refused": an error that says why. "fails": an error that is not one of headtree's own, a fault.
+  A cache must have finite numbers, and weighted attention (`kind="weighted"`) must be probabilities times the norms
+  of `ov` in the cache. Ablated is head 0 of layer 0, on all inputs in one batch: the output must be another one,
+  and afterwards bit for bit as before; "no effect": it is the same without the head.
 
 | {titles} |
 |{rule}|

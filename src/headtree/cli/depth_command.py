@@ -25,7 +25,7 @@ def depth(
         int | None,
         typer.Option(
             help="Tokens per input; the rank collapse paper (arXiv 2103.03404) uses 128.",
-            show_default="128, or the 256 words of txl's samples",
+            show_default="128, or the model's context, or the 256 words of txl's samples",
         ),
     ] = None,
     part: Annotated[
@@ -73,8 +73,6 @@ def depth(
             from headtree.models.bundled.bundle import N_WORDS
             from headtree.pipeline.model_source import ModelSource
 
-            if tokens is None:
-                tokens = N_WORDS if text is None else 128
             source = ModelSource(
                 model=model,
                 text=text,
@@ -88,6 +86,7 @@ def depth(
                 device=device,
                 dtype=dtype,
                 batch_size=batch_size,
+                usual_tokens=N_WORDS if text is None else 128,
             )
             _model(source, fresh, output)
         if tasks:

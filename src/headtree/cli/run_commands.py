@@ -271,7 +271,7 @@ def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     json: Json = False,
 ) -> None:
-    """Draw the figures and the page of a run again, and print its results; runs of plain arrays have no page."""
+    """Draw the figures and the page of a run again, and print its results."""
     with cli_errors("report"):
         require_extras("drawing a run", draw=True)
         from headtree.pipeline.make_run import redraw

@@ -113,7 +113,7 @@ def _tokens(networks: str | None, output: Path, into: Path | None, inputs: int) 
         found = perturbing.perturb(names, output, n_inputs=inputs, say=step_printer(str(output)))
         written = perturbing.write_perturbation(found, output)
         if into is not None:
-            reproducing.into(into, written, perturbing.MARKS)
+            reproducing.into(into, *perturbing.results_for(into, output))
         short = written.read_text(encoding="utf-8").split("## ")[0].split("\n", 1)[1].strip()
         typer.echo(f"\n{short}\n\nAll results: {written}")
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from headtree.depth.norms import composite_norm, one_norm
 from headtree.models.graph.forward_graph import Graph, Node, Ref
-from headtree.models.graph.head_weights import HeadWeights, projection_matrix
+from headtree.models.graph.head_weights import HeadWeights
+from headtree.models.graph.projections import projection_matrix
 from headtree.models.graph.read_stream import LocatedStream
 from headtree.models.graph.residual_stream import ResidualSum, Term
 

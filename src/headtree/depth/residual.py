@@ -162,14 +162,14 @@ def measured(prepared: PreparedInputs, fresh: nn.Module | None) -> RankResidual:
     """The curves of a model on prepared inputs, and of an untrained model of the same class."""
     n_runs = len(VARIANTS) * len(prepared.batches()) * (1 if fresh is None else 2)
     with progress("residual of the stream", n_runs) as step, prepared.view.ready():
-        located = locate_stream(prepared)
+        located = locate_stream(prepared, chunked=True)
         trained = _measure(located, step)
         bound = _bound_or_none(located)
         untrained = None
         if fresh is not None:
             other = replace(prepared, view=ModelView(fresh, device=prepared.view.device))
             with other.view.ready():
-                untrained = _measure(locate_stream(other), step)
+                untrained = _measure(locate_stream(other, chunked=True), step)
     return RankResidual(
         trained.relative(),
         None if untrained is None else untrained.relative(),

@@ -21,7 +21,7 @@ _TILE, _WARPS, _UNROLLED = 64, 2, 8
 _FEATURES_AT_A_TIME = 1024
 
 #: Bytes of such sums that are kept at a time, and features of all rows together that 32-bit numbers can address.
-_BYTES_AT_A_TIME = 1 << 31
+_BYTES_AT_A_TIME = 1 << 30
 _ENTRIES_AT_A_TIME = 1 << 30
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree import _checks
-from headtree._lazy_array import ScaledBlocks, blocks_along
+from headtree._lazy_array import ScaledBlocks, slice_magnitudes
 from headtree._threads import product_by_rows
 from headtree.geometry.emd import Weights, folder_weights, unit_maximum
 from headtree.geometry.folder_sums import FolderSums, Products
@@ -295,11 +295,8 @@ def _without_rounding_errors(
     most = 2 * float((of_sum * math.prod(shape) + of_largest).max())  # entries are at most 1
     if not bool(((sums > 0) & (sums <= most)).any()):
         return sums
-    n = values.shape[axis]
-    total, largest = (torch.zeros(n, dtype=torch.float64, device=sums.device) for _ in range(2))
-    for where, block in blocks_along(values, axis, 1):
-        total[where], largest[where] = block.abs().sum(dtype=torch.float64), block.abs().max()
-    bound = of_sum.to(sums.device) * total + of_largest.to(sums.device) * largest
+    sizes = slice_magnitudes(values, axis)
+    bound = of_sum.to(sums.device) * sizes.total + of_largest.to(sums.device) * sizes.largest
     return sums.masked_fill(sums <= bound[:, None] + bound[None, :], 0)
 
 

@@ -202,8 +202,8 @@ def consensus(
        or more), by the difference of the mean affinities at which they are formed and joined, then the others from
        large to small. Each must be beyond chance given those already supported: in the trees of the heads of the
        smallest supported folder around it, relabelled within that folder; and if there are supported folders
-       inside, in the trees of these and all other supported folders as units. If more than 64 heads or units could
-       be relabelled, 64 of them are drawn for each set.
+       inside, in the trees of these and all other supported folders as units. If more than 256 heads or units could
+       be relabelled, 256 of them are drawn for each set.
 
     Sizes are compared as follows. A folder with at most half of the relabelled items is compared with all folders
     that have at least as many items inside and at least as many outside. A larger folder, which separates a few

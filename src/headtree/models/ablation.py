@@ -235,7 +235,8 @@ def reference_outputs(prepared: PreparedInputs, how: How) -> list[_Outputs]:
             with intercepting(prepared.model, sites, edits):
                 run(prepared.model, [item])
             padded = [i for i in sites if how == "mean" and sites[i].n_padding]
-            found.append({(i, n): _without_padding(z, item, i in padded) for (i, n), z in kept.items()})
+            in_decoder = prepared.selection.part in ("decoder", "cross")
+            found.append({(i, n): _without_padding(z, item, i in padded, in_decoder) for (i, n), z in kept.items()})
     return found
 
 
@@ -247,13 +248,13 @@ def _reader(kept: _Outputs, i: int, heads: tuple[int, ...]) -> Edit:
 
 
 def _without_padding(
-    z: Float[Tensor, "token head feature"], item: ModelInput, is_appended: bool
+    z: Float[Tensor, "token head feature"], item: ModelInput, is_appended: bool, in_decoder: bool
 ) -> Float[Tensor, "present head feature"]:
     """The outputs at the tokens of an input that are no padding, its own or, if so, appended by the model."""
     lengths = item.lengths()
     if is_appended and lengths is not None:
         z = z[: lengths[0]]
-    present = item.present(len(z))
+    present = item.present(len(z), in_decoder=in_decoder)
     return z if present is None else z[present.to(z.device)]
 
 

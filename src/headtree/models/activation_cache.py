@@ -46,8 +46,8 @@ _ROLES = {"attention_out": "attention", "cross_out": "cross", "mlp_out": "mlp"}
 class CallValues:
     """What the selected heads of one attention call compute on one input."""
 
-    q: Float[Tensor, "head query feature"]
-    k: Float[Tensor, "head key feature"]
+    q: Float[Tensor, "head query feature"] | None  #: None: the scores are no product of queries and keys
+    k: Float[Tensor, "head key feature"] | None
     v: Float[Tensor, "head key value_feature"]
     z: Float[Tensor, "head query value_feature"]
     matrix: Float[Tensor, "head value_feature width"]  #: W_O
@@ -70,7 +70,8 @@ class ActivationCache:
     ``cache["q"]`` is an `xarray.DataArray`. The names are
 
     - ``q``, ``k``, ``v``: queries, keys and values as they enter their products, after position embeddings, with
-      axes (head, query, feature) or (head, key, feature). Heads that share keys and values have equal ones.
+      axes (head, query, feature) or (head, key, feature). Heads that share keys and values have equal ones. There
+      are no ``q`` and ``k`` where attention is not the softmax of their products, as in Reformer's hashed layers.
     - ``z``: the outputs of heads (head, query, feature), which enter the output projection W_O.
     - ``ov``: v·W_O of each head (head, key, feature).
     - ``writes``: what each head writes into the residual stream (head, query, feature). The heads of a layer sum to
@@ -109,7 +110,8 @@ class ActivationCache:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the arrays."""
-        return (*_OF_HEADS, *self.stream)
+        of_heads = [name for name in _OF_HEADS if self._first_without(name) is None]
+        return (*of_heads, *self.stream)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -119,6 +121,7 @@ class ActivationCache:
 
     def __getitem__(self, name: str) -> xr.DataArray:
         if name in _OF_HEADS:
+            self._check_known(name)
             return self._of_heads(name)
         if name in self.stream:
             return self._of_stream(name)
@@ -131,29 +134,46 @@ class ActivationCache:
     def __repr__(self) -> str:
         return f"ActivationCache({len(self.heads)} heads: {', '.join(self.names)})"
 
+    def _first_without(self, name: str) -> int | None:
+        """The first selected layer whose queries or keys are not known; None if there is none."""
+        layers = list(dict.fromkeys(head.layer for head in self.heads))
+        known = [getattr(call, name, self) is not None for call in self.calls]
+        return next((layer for layer, is_known in zip(layers, known, strict=True) if not is_known), None)
+
+    def _check_known(self, name: str) -> None:
+        layer = self._first_without(name)
+        if layer is not None:
+            raise InvalidValueError(
+                f"this cache has no {name!r}, because layer {layer} does not attend by the softmax of products of "
+                f"two projections of the tokens; read {', '.join(self.names)}, or select other layers with layers=…"
+            )
+
     def _of_heads(self, name: str) -> xr.DataArray:
         axis, what = _OF_HEADS[name]
         labels = list(self.queries if axis == "query" else self.keys)
         coords = {**head_coordinates(self.heads), axis: labels}
         dims, attrs = ("head", axis, "feature"), {"description": what}
         if name not in ("ov", "writes"):
-            parts = [getattr(call, name) for call in self.calls]
+            parts = [getattr(call, name)[:, : len(labels)] for call in self.calls]
+            _check_rows(name, {part.shape[1] for part in parts}, len(labels))
             _check_equal_sizes(name, {part.shape[-1] for part in parts})
             return xr.DataArray(torch.cat(parts).numpy(), dims=dims, coords=coords, attrs=attrs)
-        widths = {call.matrix.shape[-1] for call in self.calls}
+        found = [call.ov(0) if name == "ov" else call.writes(0) for call in self.calls]
+        _check_rows(name, {len(first[: len(labels)]) for first in found}, len(labels))
+        widths = {first.shape[-1] for first in found}
         _check_equal_sizes(name, widths)
         places = [(call, i) for call in self.calls for i in range(len(call.z))]
 
         def compute(head: int) -> np.ndarray[Any, Any]:
             call, i = places[head]
-            return np.asarray((call.ov(i) if name == "ov" else call.writes(i)).numpy())
+            return np.asarray((call.ov(i) if name == "ov" else call.writes(i))[: len(labels)].numpy())
 
         shape = (len(self.heads), len(labels), widths.pop())
         return lazy(BlockArray(shape, self.calls[0].z.numpy().dtype, compute), dims, coords, attrs)
 
     def _of_stream(self, name: str) -> xr.DataArray:
         axis, what = _OF_STREAM[name]
-        values = self.stream[name]
+        values = self.stream[name][:, : len(self.queries)]
         coords = {axis: range(len(values)), "token": list(self.queries)}
         return xr.DataArray(
             values.numpy(), dims=(axis, "token", "feature"), coords=coords, attrs={"description": what}
@@ -177,6 +197,14 @@ def _check_equal_sizes(name: str, sizes: set[int]) -> None:
         )
 
 
+def _check_rows(name: str, sizes: set[int], n_tokens: int) -> None:
+    if sizes != {n_tokens}:
+        raise InvalidValueError(
+            f"{name} has {' and '.join(map(str, sorted(sizes)))} rows for {n_tokens} tokens, because layers join "
+            "or drop tokens after they attend; select layers that keep all of them with layers=…"
+        )
+
+
 def caches_of(prepared: PreparedInputs) -> list[ActivationCache]:
     """What the selected heads compute on every prepared input."""
     with prepared.view.ready(), progress("reading", len(prepared.items)) as step:
@@ -194,7 +222,7 @@ def caches_of(prepared: PreparedInputs) -> list[ActivationCache]:
 def _stream(prepared: PreparedInputs) -> tuple[StreamPlaces | None, str | None]:
     """Where the residual stream is, or else why it is unknown."""
     try:
-        return StreamPlaces(locate_stream(prepared)), None
+        return StreamPlaces(locate_stream(prepared, chunked=True)), None
     except InvalidValueError as error:
         return None, str(error)
 
@@ -226,8 +254,15 @@ def _cache(
         for name, role in _ROLES.items():
             if role in stream.roles:
                 arrays[name] = _stored(torch.stack(stream.added(graph, role)), dtype)
-    sizes = calls[0].q.shape[1], calls[0].k.shape[1]
+    sizes = _sizes(prepared, item, places[prepared.selection.sites[0]], calls[0])
     return ActivationCache(prepared.selection.head_ids(), *token_labels(prepared, item, sizes), calls, arrays, why)
+
+
+def _sizes(prepared: PreparedInputs, item: ModelInput, call: CallPlaces, values: CallValues) -> tuple[int, int]:
+    """Number of queries and keys; padding that a model with chunks appends is left out."""
+    if call.is_chunked and item.lengths() is not None:
+        return prepared.call_size(item)
+    return values.z.shape[1], values.v.shape[1]
 
 
 def _call_values(
@@ -235,8 +270,10 @@ def _call_values(
 ) -> CallValues:
     index = list(heads)
     after = None if stream is None else stream.after_projection(call, graph)
-    found = [call.queries(graph), call.keys(graph), call.values(graph), call.outputs(graph), call.matrix]
-    q, k, v, z, matrix = (_stored(each[index], dtype) for each in found)
+    q, k = (
+        None if each is None else _stored(each[index], dtype) for each in (call.queries(graph), call.keys(graph))
+    )
+    v, z, matrix = (_stored(each[index], dtype) for each in (call.values(graph), call.outputs(graph), call.matrix))
     added = None if stream is None or after is None else _AddedToStream(call.written_shape(graph), after, stream)
     return CallValues(q, k, v, z, matrix, added)
 

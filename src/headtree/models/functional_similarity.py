@@ -68,10 +68,10 @@ def similarity_of_kernels(
     both = np.stack(kernels, axis=1)
     means = [np.diag(centred_kernel(kernel)) == 0 for kernel in both.mean(axis=1)]
     notes = tuple(
-        f"the {what} of {head} equal their mean over all heads, so they are not compared"
+        f"the {what} of {', '.join(str(heads[i]) for i in np.flatnonzero(is_mean))} equal their mean over all "
+        "heads, so they are not compared"
         for what, is_mean in zip(("probabilities", "values"), means, strict=True)
-        for head, equal in zip(heads, is_mean.tolist(), strict=True)
-        if equal
+        if is_mean.any()
     )
     return from_kernels("function", heads, both, notes)
 
@@ -90,13 +90,14 @@ def _value_cosines(
 ) -> Float[np.ndarray, "head head"]:
     """Cosines of v·W_O, keys × width, of all selected heads; read in blocks of keys."""
     graph = trace(prepared.model, item, kept=values_only(places)).graph
-    n_keys = next(iter(places.values())).values(graph).shape[1]
+    n_reported = prepared.n_reported_keys(item)
+    n_keys = next(iter(places.values())).captured_values(graph, n_reported).shape[1]
     n_heads = sum(map(len, prepared.selection.heads.values()))
     width = next(iter(places.values())).matrix.shape[-1]
     step = max(1, _ENTRIES // (n_heads * width))
     products = np.zeros((n_heads, n_heads))
     for start in range(0, n_keys, step):
-        written = _written(prepared, graph, places, slice(start, start + step))
+        written = _written(prepared, graph, places, n_reported, slice(start, start + step))
         products += (written @ written.mT).cpu().numpy()
     norms = np.sqrt(np.diag(products))
     scale = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
@@ -104,13 +105,13 @@ def _value_cosines(
 
 
 def _written(
-    prepared: PreparedInputs, graph: Graph, places: Mapping[int, CallPlaces], keys: slice
+    prepared: PreparedInputs, graph: Graph, places: Mapping[int, CallPlaces], n_keys: int | None, keys: slice
 ) -> Float[torch.Tensor, "head entry"]:
     """v·W_O of some keys of all selected heads."""
     found = []
     for i, heads in prepared.selection.heads.items():
         index = list(heads)
-        values = places[i].values(graph)[index][:, keys].double()
+        values = places[i].captured_values(graph, n_keys)[index][:, keys].double()
         matrix = places[i].matrix[index].detach().to(values.device).double()
         found.append((values @ matrix).flatten(1))
     return torch.cat(found)

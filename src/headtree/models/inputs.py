@@ -50,9 +50,12 @@ class ModelInput:
             not isinstance(value, Tensor) or (value.ndim > 0 and value.shape[0] == 1) for value in values
         )
 
-    def present(self, n_tokens: int) -> Bool[Tensor, " token"] | None:
-        """Which of n tokens the attention mask does not mark as padding; None if it marks none of them."""
-        mask = self.kwargs.get("attention_mask")
+    def present(self, n_tokens: int, *, in_decoder: bool = False) -> Bool[Tensor, " token"] | None:
+        """Which of n tokens the attention mask does not mark as padding; None if it marks none of them.
+
+        The mask is that of the model, or of its encoder; with `in_decoder` that of its decoder.
+        """
+        mask = self.kwargs.get("decoder_attention_mask" if in_decoder else "attention_mask")
         if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != n_tokens or bool(mask.all()):
             return None
         return mask[0] != 0

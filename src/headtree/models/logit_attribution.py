@@ -19,9 +19,10 @@ from torch import Tensor
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.activation_cache import head_coordinates
 from headtree.models.capture_options import check_all_heads
-from headtree.models.graph.call_places import CallPlaces, Operand, find_places, node_at
+from headtree.models.graph.call_places import CallPlaces, find_places
 from headtree.models.graph.forward_graph import Graph, Kept, Position, Ref, Trace, trace
 from headtree.models.graph.linearize import LinearMap
+from headtree.models.graph.operands import Operand, node_at
 from headtree.models.graph.read_stream import locate_stream
 from headtree.models.graph.stream_places import StreamPlaces, operand
 from headtree.models.logit_lens import logits_ref, path_to_logits
@@ -63,7 +64,7 @@ def attributions_of(prepared: PreparedInputs, target: int | None, position: int 
     """Attributions on every prepared input."""
     check_all_heads(prepared, "a logit is the sum of the contributions of all heads; select among the results")
     with prepared.view.ready(), progress("attributing", len(prepared.items)) as step:
-        stream = StreamPlaces(locate_stream(prepared))
+        stream = StreamPlaces(locate_stream(prepared, chunked=True))
         path_to_logits(prepared, stream)  # refuses a stream that ends elsewhere
         calls = [_Call.located(call, stream) for call in find_places(prepared).values()]
         probe = _Skeleton(prepared, stream, stream.located.trace)

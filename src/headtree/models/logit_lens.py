@@ -23,7 +23,7 @@ from headtree.progress import progress
 def lenses_of(prepared: PreparedInputs) -> list[xr.DataArray]:
     """The lens on every prepared input."""
     with prepared.view.ready(), progress("looking", len(prepared.items)) as step:
-        stream = StreamPlaces(locate_stream(prepared))
+        stream = StreamPlaces(locate_stream(prepared, chunked=True))
         path = path_to_logits(prepared, stream)
         kept = stream.kept | Kept({node.position for node in path if node.position is not None})
         found = []

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -217,8 +218,11 @@ class ModelFiles:
         try:
             return self._quietly(lambda: kind.from_pretrained(self._origin, **self.options, **options))
         except Exception as error:
+            remedy = (
+                f"check that the GGUF file is whole, or pass {what}=… in Python" if options else _REMEDIES[what]
+            )
             raise InvalidValueError(
-                f"{self.name!r} has no usable {what} ({_first_line(error)}); {_REMEDIES[what]}"
+                f"{self.name!r} has no usable {what} ({_first_line(error)}); {remedy}"
             ) from error
 
     def _companion_by_name(self, what: str, kind: Any) -> Any:
@@ -335,6 +339,7 @@ def _bytes(data: torch.Tensor) -> memoryview:
     return data.reshape(-1).view(torch.uint8).numpy().data
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)

@@ -1,19 +1,20 @@
 """What a model is measured by: its loss at every token, or how far its output moves.
 
-The objective is chosen by what the model does, not by its name: the next token for a causal language model, masked
-tokens for another model with a logit per word, labels where they are given, and otherwise the distance of the
-output from what it is with all heads.
+The objective is chosen by what the model does, not by its name: the next token for a causal language model or a
+decoder, masked tokens for another model with a logit per word, labels where they are given, and otherwise the
+distance of the output from what it is with all heads.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree._checks import generator
@@ -74,26 +75,40 @@ def choose_objective(
     logits = logits_of(run(prepared.model, [prepared.plan.probe]))
     if labels is not None:
         return _labelled(items, labels, logits, type(prepared.model).__name__)
-    ids = items[0].kwargs.get("input_ids", items[0].args[0] if items[0].args else None)
-    is_text = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point()
-    if logits is None or not is_text or logits.ndim != 3 or "decoder_input_ids" in items[0].kwargs:
+    if logits is None or logits.ndim != 3 or any(not _is_text(_ids(item)) for item in items):
         return _distance(items)
     if logits.shape[-1] <= max(int(_ids(item).max()) for item in items):
         return _distance(items)  # logits of classes, not of words
+    if logits.shape[1] != _ids(prepared.plan.probe).shape[1]:
+        return _distance(items)  # not of every token
     if _is_causal(prepared, logits):
         return Objective("cross entropy of the next token", items, _next_token(items))
-    return _masked_token(prepared, generator(rng))
+    return _distance(items) if _has_decoder(items[0]) else _masked_token(prepared, generator(rng))
 
 
-def _ids(item: ModelInput) -> Tensor:
-    ids: Tensor = item.kwargs["input_ids"] if "input_ids" in item.kwargs else item.args[0]
-    return ids
+def _has_decoder(item: ModelInput) -> bool:
+    return "decoder_input_ids" in item.kwargs
+
+
+def _is_text(ids: Any) -> bool:
+    return isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point()
+
+
+def _ids(item: ModelInput) -> Any:
+    """What should be the tokens whose logits the model returns: those of the decoder, if it has one."""
+    name = "decoder_input_ids" if _has_decoder(item) else "input_ids"
+    return item.kwargs.get(name, item.args[0] if item.args else None)
 
 
 def _with_ids(item: ModelInput, ids: Tensor) -> ModelInput:
-    if "input_ids" in item.kwargs:
-        return replace(item, kwargs={**item.kwargs, "input_ids": ids})
+    name = "decoder_input_ids" if _has_decoder(item) else "input_ids"
+    if name in item.kwargs:
+        return replace(item, kwargs={**item.kwargs, name: ids})
     return replace(item, args=(ids, *item.args[1:]))
+
+
+def _present(item: ModelInput, n_tokens: int) -> Bool[Tensor, " token"] | None:
+    return item.present(n_tokens, in_decoder=_has_decoder(item))
 
 
 def _is_causal(prepared: PreparedInputs, logits: Tensor) -> bool:
@@ -119,7 +134,7 @@ def _next_token(items: Sequence[ModelInput]) -> Callable[[Any, Sequence[int], An
         found = []
         for row, i in enumerate(batch):
             loss = _cross_entropy(logits[row, :-1], _ids(items[i])[0, 1:])
-            present = items[i].present(logits.shape[1])
+            present = _present(items[i], logits.shape[1])
             found.append(loss if present is None else loss[(present[1:] & present[:-1]).to(loss.device)])
         return found
 
@@ -198,8 +213,11 @@ def _labelled(items: tuple[ModelInput, ...], labels: Any, logits: Tensor | None,
 
 
 def _own_loss(items: tuple[ModelInput, ...], loss: Any, labels: Any) -> Objective:
-    if not callable(loss):
-        raise InvalidTypeError(f"loss must be a function of the model's output and its arguments, got {loss!r}")
+    if not callable(loss) or not _takes_two(loss):
+        raise InvalidTypeError(
+            "loss must be a function of two arguments, the model's output and the arguments of its forward method, "
+            f"got {loss!r}"
+        )
     if labels is not None:
         raise InvalidTypeError("give either labels or a loss of your own, not both")
 
@@ -214,6 +232,16 @@ def _own_loss(items: tuple[ModelInput, ...], loss: Any, labels: Any) -> Objectiv
     return Objective("given loss", items, losses, single=True)
 
 
+def _takes_two(loss: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(loss).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function whose arguments cannot be known
+        return True
+    return True
+
+
 def _distance(items: tuple[ModelInput, ...]) -> Objective:
     def losses(output: Any, batch: Sequence[int], unablated: Any) -> Losses:
         ours, whole = main_output(output).float(), main_output(unablated).float().detach()
@@ -221,7 +249,7 @@ def _distance(items: tuple[ModelInput, ...]) -> Objective:
         for row, i in enumerate(batch):
             size = whole[row].square().sum(dim=-1).mean().clamp(min=1e-30)
             moved = ((ours[row] - whole[row]).square().sum(dim=-1) / size).reshape(-1)
-            present = items[i].present(len(moved))
+            present = _present(items[i], len(moved))
             found.append(moved if present is None else moved[present.to(moved.device)])
         return found
 

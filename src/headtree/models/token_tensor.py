@@ -98,7 +98,8 @@ class TokenTensor:
     def reduce(self, by: By = "norm", target: int | None = None) -> AttentionTensor:
         """The tensor as one number for each layer, query and key, in the form of attention.
 
-        Layer l is the stream after it, as in `attention_rollout`. Keys that a query cannot depend on are masked.
+        Layer l is the stream after it, as in `attention_rollout`: depth takes the place of heads, and L3H0 is what
+        lies after layer 3. Keys that a query cannot depend on are masked.
         The first call takes about as long as one forward pass for each token.
 
         Parameters
@@ -119,7 +120,7 @@ class TokenTensor:
         >>> (found,) = ht.ModelView(network.model).token_tensor(inputs=network.inputs[0])
         >>> att = found.reduce("projection")
         >>> att
-        AttentionTensor(12 heads in 12 layers × 197 queries × 197 keys, scores)
+        AttentionTensor(12 depths × 197 queries × 197 keys, scores)
         >>> org = ht.organize(att)  # layers, queries and keys in one order
         >>> len(org.trees.head.labels[0])
         12

@@ -18,8 +18,9 @@ def value_norms(prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "he
     """‖v·W_O‖ of every selected head and every key on one input; the view must be ready."""
     places = find_places(prepared)
     graph = trace(prepared.model, item, kept=values_only(places)).graph
+    n_keys = prepared.n_reported_keys(item)
     norms = [
-        _norms(places[i].values(graph)[list(heads)], places[i].matrix[list(heads)])
+        _norms(places[i].captured_values(graph, n_keys)[list(heads)], places[i].matrix[list(heads)])
         for i, heads in prepared.selection.heads.items()
     ]
     return torch.cat(norms).cpu()
@@ -27,7 +28,10 @@ def value_norms(prepared: PreparedInputs, item: ModelInput) -> Float[Tensor, "he
 
 def values_only(places: Mapping[int, CallPlaces]) -> Kept:
     """What a trace must keep for the values alone."""
-    return Kept({call.value.position for call in places.values()})
+    kept = Kept()
+    for call in places.values():
+        kept |= call.value.kept
+    return kept
 
 
 def _norms(

@@ -204,7 +204,7 @@ class ModelView:
         given = {"texts": texts, "images": images, "inputs": inputs, "part": part}
         prepared = self.prepare(kind="probs", **given, **options)
         with prepared.view.ready():
-            located = locate_stream(prepared)
+            located = locate_stream(prepared, chunked=True)
             streams = [read_stream(located, [item]) for item in prepared.items]
         return [torch.stack([depth[0] for depth in stream]).detach().cpu() for stream in streams]
 

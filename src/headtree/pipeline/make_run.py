@@ -152,7 +152,7 @@ def redraw(path: str | PathLike[str], *, say: Say | None = None) -> Run:
         writer.save(
             replace(writer.record, steps={k: v for k, v in writer.record.steps.items() if k not in _PICTURES})
         )
-        _carry_out(writer, _ARRAY_PICTURES if writer.record.kind == "array" else _PICTURES, say)
+        _carry_out(writer, _PICTURES, say)
     return open_run(path)
 
 
@@ -181,7 +181,7 @@ def make_array_run(
         "measure": PlannedStep(lambda writer: arrays.measure_array(writer, source), (*tables, "measures.json")),
     }
     with writing_run(path, "array", settings, force=force) as writer:
-        _carry_out(writer, plan | (_ARRAY_PICTURES if draw else {}), say)
+        _carry_out(writer, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
 
 
@@ -190,7 +190,6 @@ _PICTURES = {
     "draw": PlannedStep(steps.draw, ()),
     "page": PlannedStep(steps.write_page, files_of("page")),
 }
-_ARRAY_PICTURES = {"draw": _PICTURES["draw"]}
 
 
 def _carry_out(writer: RunWriter, plan: Mapping[str, PlannedStep], say: Say | None) -> None:

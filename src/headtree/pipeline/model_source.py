@@ -72,6 +72,8 @@ class ModelSource:
         Type of number that the model computes in, as `model_dtype` of `headtree.ModelView`.
     revision, trust_remote_code
         As in `headtree.ModelView`. The revisions of a bundled network are its stages of training.
+    usual_tokens : int
+        Tokens per input if `tokens` is not given and neither the model's context nor the text is shorter.
     """
 
     model: str
@@ -90,6 +92,7 @@ class ModelSource:
     dtype: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
+    usual_tokens: int = TOKENS
 
     def __post_init__(self) -> None:
         n_kinds = sum([self.text is not None, self.images is not None, bool(self.prompts)])
@@ -226,7 +229,7 @@ class ModelSource:
         file = self.text or Path()
         tokenizer = view.tokenizer  # raises before the weights are loaded if there is none
         limit = facts.context_length(facts.select_tower(view.model, "texts"))
-        tokens = self.tokens or min(TOKENS, limit or TOKENS)
+        tokens = self.tokens or min(self.usual_tokens, limit or self.usual_tokens)
         text = _read_text(file)
         head = _cut(text, self.inputs * tokens * _CHARACTERS)
         if self.tokens is None and len(tokenizer(head, verbose=False)["input_ids"]) < tokens:
@@ -276,7 +279,7 @@ class ModelSource:
         chosen = list(network.inputs[: self.inputs])
         if network.tokens is None:
             return chosen, ""
-        tokens, length = self.tokens or TOKENS, len(network.tokens[0])
+        tokens, length = self.tokens or self.usual_tokens, len(network.tokens[0])
         cut: list[Mapping[str, Tensor]] = [{name: ids[:, :tokens] for name, ids in item.items()} for item in chosen]
         short = f"{length} tokens per input instead of {tokens}: the samples of {self.model} have no more"
         return cut, short if length < tokens else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -132,13 +132,18 @@ def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Work
         similarity = _similarity(kind, run, begin, workers, memory, is_chosen=kind == chosen)
         if isinstance(similarity, HeadSimilarity):
             found[kind] = similarity
+            _add_notes(writer, similarity.notes)
         elif similarity is not None:
-            notes = dict.fromkeys((*writer.record.notes, similarity))
-            writer.save(replace(writer.record, notes=tuple(notes)))
+            _add_notes(writer, (similarity,))
     n_bootstrap, seed = settings["measures"]["bootstrap"], settings["measures"]["seed"]
     agreed = workers.each(partial(tasks.agreed, each, n_bootstrap, seed) for each in found.values())
     with writer.whole(writer.path / "similarity.zarr") as draft:
         write_similarities(draft, dict(zip(found, agreed, strict=True)))
+
+
+def _add_notes(writer: RunWriter, notes: Sequence[str]) -> None:
+    known = dict.fromkeys((*writer.record.notes, *notes))
+    writer.save(replace(writer.record, notes=tuple(known)))
 
 
 def _similarity(

@@ -21,7 +21,7 @@ from headtree.errors import InvalidValueError
 from headtree.models.cuts import Cuts, Number, Repeat, Slice, is_linear, output_axis
 from headtree.models.graph.attention_calls import TracedCalls, TracedSite, traced_calls
 from headtree.models.graph.forward_graph import Graph, Node, Ref
-from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
+from headtree.models.graph.projections import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.watching.collect import PreparedInputs
 
 #: Numbers of a module that may be its width or that of its heads together; both readings are tried.

@@ -83,11 +83,7 @@ def refitted(
     The copy has the size of the model. The prepared inputs are the calibration text; all must have one shape.
     """
     model = prepared.model
-    if len({item.shapes() for item in prepared.items}) > 1 or not all(item.can_join() for item in prepared.items):
-        raise InvalidValueError(
-            "calibration inputs must all have the same size, to run as one batch; cut texts with tokens=…, or "
-            "leave shorter ones out"
-        )
+    check_one_size(prepared)
     with prepared.view.ready():
         layers = layers or OutputLayers.find(prepared)
         changed = copy.deepcopy(model)
@@ -102,6 +98,15 @@ def refitted(
         fit = _Fit(changed, layers, removed, whole, ridge)
         _pass(changed, prepared, layers, fit)
     return changed
+
+
+def check_one_size(prepared: PreparedInputs) -> None:
+    """Raise an error unless calibration inputs can run as one batch."""
+    if len({item.shapes() for item in prepared.items}) > 1 or not all(item.can_join() for item in prepared.items):
+        raise InvalidValueError(
+            "refit must be inputs that all have the same size, to run as one batch; cut texts with tokens=…, or "
+            "leave shorter ones out"
+        )
 
 
 def _has_no_bias(model: nn.Module, path: str) -> bool:

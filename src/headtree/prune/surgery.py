@@ -21,7 +21,7 @@ from headtree.models.watching.probe import arguments
 from headtree.models.watching.select import select
 from headtree.prune.example_input import example_input
 from headtree.prune.find_cuts import N_READINGS, CutFinder
-from headtree.prune.refit import refitted
+from headtree.prune.refit import check_one_size, refitted
 
 #: Largest difference of the outputs from those of the ablated model, relative to the largest output if that is > 1.
 _TOLERANCE = 1e-5
@@ -87,6 +87,7 @@ def prune_heads(
     prepared = view.prepare(kind="probs", of_one_shape=False, **given, **others)
     if refit is not None and pairs:
         calibration = prepared_reference(view, refit, prepared.part)
+        check_one_size(calibration)
         checked = _without(prepared, pairs)
         fitted = _found(lambda: refitted(calibration, pairs), checked.model)
         prepared = ModelView(fitted).prepare(

@@ -28,6 +28,7 @@ from headtree.runs.record import Record, read_record
 from headtree.runs.similarity_store import read_similarities
 from headtree.section import Section, read_section
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.slice_names import DEPTH, HEAD, slices_of
 from headtree.tensor.store import open_tensor
 from headtree.tensor.stored_array import StoredArray
 from headtree.tensor.zarr_dataset import open_group
@@ -154,9 +155,16 @@ class Run:
         """The tree of heads that families are made of, with the support of its folders (nan for a single input)."""
         return next(iter(self.similarities.values()))
 
+    @cached_property
+    def slices(self) -> str:
+        """What the run has slices of, "head" or of token tensors "depth"."""
+        return HEAD if self.kind == "array" else slices_of(self.attention[0].provenance)
+
     @property
     def values_words(self) -> str:
         """What was organized and measured: centred scores, raw scores, probabilities, or weighted attention."""
+        if self.kind == "weighted" and self.slices == DEPTH:
+            return "norms of what comes from each token"
         if self.kind != "scores":
             return {"probs": "probabilities", "weighted": "value-weighted attention"}.get(self.kind, self.kind)
         return "raw scores" if self.record.settings["raw"] else "centred scores"

@@ -102,7 +102,21 @@ def from_distances(
     """A similarity of one distance matrix per input."""
     distance = np.stack(distances)
     affinity = np.stack([affinity_of(each) for each in distance])
-    return HeadSimilarity(kind, heads, distance, affinity, InputMatrices(affinity[None], False))
+    return HeadSimilarity(
+        kind, heads, distance, affinity, InputMatrices(affinity[None], False), _equal_heads(heads, distance)
+    )
+
+
+def _equal_heads(heads: tuple[HeadId, ...], distance: Float[np.ndarray, "input head head"]) -> tuple[str, ...]:
+    """A note on heads that are equal on every input, if there are any."""
+    is_equal = (distance == 0).all(axis=0)
+    groups = [np.flatnonzero(row) for i, row in enumerate(is_equal) if row.sum() > 1 and row.argmax() == i]
+    if not groups:
+        return ()
+    if len(groups[0]) == len(heads):
+        return (f"all {len(heads)} heads are equal on every input, so there is nothing to tell them apart by",)
+    named = "; ".join(", ".join(str(heads[i]) for i in group) for group in groups)
+    return (f"some heads are equal on every input: {named}",)
 
 
 def from_kernels(

@@ -28,6 +28,11 @@ NETWORKS = ("txl", "vit", "minilm")
 #: Lines of a document that mark the text which the results replace.
 MARKS = "<!-- perturbation: begin -->", "<!-- perturbation: end -->"
 
+#: The same for a document that has the sentences alone.
+SENTENCE_MARKS = "<!-- which tokens: begin -->", "<!-- which tokens: end -->"
+
+_RESULTS, _SENTENCES = "perturbation.md", "perturbation_sentences.md"
+
 #: Tokens of each text.
 TOKENS = 48
 
@@ -101,10 +106,18 @@ def _network(name: str, n_inputs: int) -> tuple[ModelView, list[Mapping[str, Ten
 
 
 def write_perturbation(found: Sequence[NetworkPerturbation], folder: Path) -> Path:
-    """Write ``perturbation.md`` and ``perturbation.csv``; returns the first."""
+    """Write ``perturbation.md``, its sentences alone, and ``perturbation.csv``; returns the first."""
     write_text(folder / "perturbation.csv", csv_text(found))
-    write_text(folder / "perturbation.md", markdown_text(found))
-    return folder / "perturbation.md"
+    write_text(folder / _SENTENCES, _sentences(found) + "\n")
+    write_text(folder / _RESULTS, markdown_text(found))
+    return folder / _RESULTS
+
+
+def results_for(document: Path, folder: Path) -> tuple[Path, tuple[str, str]]:
+    """What goes into a document, and between which marks: the sentences, or everything."""
+    if SENTENCE_MARKS[0] in document.read_text(encoding="utf-8"):
+        return folder / _SENTENCES, SENTENCE_MARKS
+    return folder / _RESULTS, MARKS
 
 
 def csv_text(found: Sequence[NetworkPerturbation]) -> str:
@@ -119,11 +132,15 @@ def csv_text(found: Sequence[NetworkPerturbation]) -> str:
 
 def markdown_text(found: Sequence[NetworkPerturbation]) -> str:
     """Sentences, a table for each network, and how it was measured."""
-    blocks = ["# Which tokens matter", "\n".join(f"- {sentence(each)}" for each in found)]
+    blocks = ["# Which tokens matter", _sentences(found)]
     for each in found:
         blocks += [f"## {_TITLES[each.name]}", f"{each.about}; change of output: {each.output}.", table_text(each)]
     methods = "\n".join(f"- *{name}*: {what}." for name, what in METHODS.items())
     return "\n\n".join([*blocks, "## How it was measured", _METHOD, methods]) + "\n"
+
+
+def _sentences(found: Sequence[NetworkPerturbation]) -> str:
+    return "\n".join(f"- {sentence(each)}" for each in found)
 
 
 def sentence(each: NetworkPerturbation) -> str:

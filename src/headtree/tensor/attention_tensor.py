@@ -21,6 +21,7 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.factored_array import FactoredArray
 from headtree.tensor.filling import Filled, centre_rows, fill, finite_logarithms
 from headtree.tensor.hidden_mask import check_future_keys
+from headtree.tensor.slice_names import counted_slices, slices_of
 from headtree.tensor.stored_array import StoredArray
 
 Kind = Literal["scores", "probs", "weighted"]
@@ -359,11 +360,10 @@ class AttentionTensor:
         return store.open_tensor(path, input)
 
     def __repr__(self) -> str:
-        n_heads, n_queries, n_keys = self.shape
-        n_layers = len({head.layer for head in self.heads})
+        _, n_queries, n_keys = self.shape
         held = f", {self.values.held}" if isinstance(self.values, LazyArray) else ""
         return (
-            f"AttentionTensor({_counted(n_heads, 'head')} in {_counted(n_layers, 'layer')} × "
+            f"AttentionTensor({counted_slices(self.heads, self.provenance)} × "
             f"{_counted(n_queries, 'query', 'queries')} × {_counted(n_keys, 'key')}, "
             f"{self.kind}{self._missing_words()}{held})"
         )
@@ -378,7 +378,8 @@ class AttentionTensor:
             if self.mask is not None:
                 values = np.where(np.asarray(self.mask[shown])[0], np.nan, values)
             pictures.append(_notebook.heatmap(values, str(self.heads[head])))
-        return _notebook.panel(repr(self), [f"Queries down, keys across; {len(chosen)} heads"], pictures)
+        shown_words = f"Queries down, keys across; {_counted(len(chosen), slices_of(self.provenance))}"
+        return _notebook.panel(repr(self), [shown_words], pictures)
 
     def _missing_words(self) -> str:
         if self.mask is None:

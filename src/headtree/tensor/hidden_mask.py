@@ -14,8 +14,9 @@ from headtree.errors import HeadtreeWarning, InvalidValueError
 if TYPE_CHECKING:
     from headtree.tensor.attention_tensor import AttentionTensor
 
-#: How far below the largest score of their row numbers are that stand for a mask: models add -1e4, -1e9 or -inf.
-_FAR_BELOW = 1e4
+#: How far below the largest score of their row numbers are that stand for a mask: models add -1e4, -1e9 or -inf to
+#: scores, which may be negative all along a row.
+_FAR_BELOW = 5e3
 
 
 def check_future_keys(att: AttentionTensor) -> None:

@@ -127,9 +127,9 @@ def head_effects(
     loss : function, optional
         A loss of your own: called with the model's output and the arguments of its forward method, for one input;
         returns a tensor of losses. By default the cross entropy of the labels if they are given, of the next token
-        for a causal language model, of masked tokens for another encoder with a logit for every word; otherwise the
-        squared distance of the model's output (logits, or else its first output) from what it is with all heads,
-        relative to its mean square.
+        for a causal language model or a decoder with logits, of masked tokens for another encoder with a logit for
+        every word; otherwise the squared distance of the model's output (logits, or else its first output) from
+        what it is with all heads, relative to its mean square.
     how : {"zero", "mean", "resample"}
         What an ablated head hands to the output projection; as in `ModelView.ablated`.
     reference : optional

@@ -45,7 +45,7 @@ class ModelOfInputs:
     @classmethod
     def of(cls, prepared: PreparedInputs) -> ModelOfInputs:
         """The model of prepared inputs."""
-        return cls(prepared, cache(partial(locate_stream, prepared)))
+        return cls(prepared, cache(partial(locate_stream, prepared, chunked=True)))
 
     def check_number(self, n_tensors: int) -> None:
         """Raise an error if these are not the inputs of the tensors."""

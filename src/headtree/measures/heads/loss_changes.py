@@ -99,7 +99,15 @@ class LossChanges:
         """The losses of some inputs with all heads; later passes on these inputs resume from it."""
         with self.prefix.recording():
             output = self._run(batch)
-        return Baseline(tuple(batch), output, _on_cpu(self.objective.losses(output, batch, output)))
+        losses = _on_cpu(self.objective.losses(output, batch, output))
+        for i, loss in zip(batch, losses, strict=True):
+            if not np.isfinite(loss).all():
+                raise InvalidValueError(
+                    f"the loss of input {i} has NaN or infinite values with all heads ({self.objective.name}); "
+                    "check the model's weights, the input and the loss, and if the model is in half precision, use "
+                    "float32"
+                )
+        return Baseline(tuple(batch), output, losses)
 
     def changes(self, base: Baseline, heads: Sequence[HeadId]) -> list[Float[np.ndarray, " token"]]:
         """Loss without some heads minus loss with all heads, at every token of each input of a baseline."""

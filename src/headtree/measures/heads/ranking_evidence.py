@@ -29,17 +29,21 @@ EFFECT_CORRELATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 
-#: Columns whose order is that of another.
-_SAME_ORDER = {"structure_rank": "structure"}
+#: Ranks, 1 for the largest, and the columns of which they are.
+_RANK_OF = {"structure_rank": "structure"}
 
 
 def good_for(column: str) -> str:
     """How far a column ranks heads by their effect, in a sentence; "" for columns that were not compared."""
-    known = EFFECT_CORRELATIONS.get(_SAME_ORDER.get(column, column))
+    if column == "effect":
+        numbers = ", ".join(f"{network} {value:.2f}" for network, value in RELIABILITY.items())
+        return f"Rank correlation between two halves of the inputs: {numbers}."
+    known = EFFECT_CORRELATIONS.get(_RANK_OF.get(column, column))
     if known is None:
         return ""
+    sign = -1 if column in _RANK_OF else 1
     numbers = ", ".join(
-        f"{network} {value:.2f} (reliability of effects {RELIABILITY[network]:.2f})"
+        f"{network} {sign * value:.2f} (reliability of effects {RELIABILITY[network]:.2f})"
         for network, value in known.items()
     )
     return f"Rank correlation with the effects of heads: {numbers}."

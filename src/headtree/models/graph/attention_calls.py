@@ -153,8 +153,8 @@ class TracedCalls:
         if i not in self.sites and self.known[i].seen_by == "outputs":
             raise InvalidValueError(
                 f"the attention of {self.model} is known only from its outputs, and layer {self.known[i].name} of "
-                "them is not what exactly one product multiplies by values, so what its heads read and write is "
-                "unknown; describe the modules that attend with register_attention"
+                "them is not what exactly one product multiplies by values, so it cannot be followed from there; "
+                "describe the modules that attend with register_attention"
             )
         if i not in self.sites:
             raise InvalidValueError(

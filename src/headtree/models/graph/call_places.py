@@ -8,47 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedSite, traced_calls
+from headtree.models.graph.attention_calls import TracedCalls, TracedSite, traced_calls
+from headtree.models.graph.chunked_heads import find_chunked_heads, unknown_values
 from headtree.models.graph.forward_graph import PRODUCTS, Graph, Kept, Node, Position, Ref, Trace, aten, trace
-from headtree.models.graph.head_weights import entering_projection
+from headtree.models.graph.operands import HeadFeatures, Operand, node_at
 from headtree.models.graph.output_sites import OutputSite
+from headtree.models.graph.projections import entering_projection
 from headtree.models.graph.residual_stream import same_numbers
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
-
-
-class Operand(NamedTuple):
-    """A tensor that an operation reads; the same place on any input."""
-
-    position: Position
-    argument: int  #: which of its arguments
-
-    def ref(self, graph: Graph) -> Ref:
-        """The value in the graph of any input."""
-        found: Ref = node_at(graph, self.position).args[self.argument]
-        return found
-
-    def value(self, graph: Graph) -> Tensor:
-        """The tensor in a graph that keeps it."""
-        return graph.value(self.ref(graph))
-
-
-def node_at(graph: Graph, position: Position) -> Node:
-    """The operation at a position that was found on the probe."""
-    found = graph.by_position.get(position)
-    if found is None:
-        raise InvalidValueError(
-            f"the model runs different code on this input than on the probe: {position.module or 'it'} has no "
-            f"operation {position.op} number {position.nth}; pass inputs that it processes in the same way"
-        )
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,30 +33,52 @@ class CallPlaces:
     """
 
     site: OutputSite
-    query: Operand  #: (head, token, feature)
-    key: Operand  #: (head, feature, token)
-    value: Operand  #: (head, token, feature)
+    query: Operand | HeadFeatures | None  #: (head, token, feature); None if the scores are no product with keys
+    key: Operand | HeadFeatures | None  #: (head, feature, token)
+    value: Operand | HeadFeatures  #: (head, token, feature)
     output: Operand | None  #: what enters the output projection; None without a projection
     output_axis: int  #: the axis of its features
     scale: float  #: a constant that multiplies both queries and keys before their product
 
     @property
+    def is_chunked(self) -> bool:
+        """Whether heads attend in chunks, to which the model appends padding."""
+        return isinstance(self.value, HeadFeatures)
+
+    def is_of(self, site: TracedSite, graph: Graph) -> bool:
+        """Whether these are the places of a call in the graph of the probe."""
+        if self.is_chunked:
+            return self.output is not None and self.output.ref(graph).node == site.mix
+        return graph.nodes[site.mix].position == self.site.mix
+
+    @property
     def kept(self) -> Kept:
         """What a trace must keep."""
-        operands = [place.position for place in (self.query, self.key, self.value, self.output) if place]
-        return Kept(operands, [] if self.output else [self.site.mix])
+        kept = Kept() if self.output else Kept(results=[self.site.mix])
+        for place in (self.query, self.key, self.value, self.output):
+            kept |= Kept() if place is None else place.kept
+        return kept
 
-    def queries(self, graph: Graph) -> Float[Tensor, "head query feature"]:
-        """The queries on the input of a graph."""
-        return _by_head(self.query.value(graph)) / self.scale
+    def queries(self, graph: Graph) -> Float[Tensor, "head query feature"] | None:
+        """The queries on the input of a graph; None if the scores are no product of them with keys."""
+        return None if self.query is None else _by_head(self.query.value(graph)) / self.scale
 
-    def keys(self, graph: Graph) -> Float[Tensor, "head key feature"]:
-        """The keys on the input of a graph, once per head."""
+    def keys(self, graph: Graph) -> Float[Tensor, "head key feature"] | None:
+        """The keys on the input of a graph, once per head; None where there are no queries."""
+        if self.key is None or isinstance(self.key, HeadFeatures):
+            return None if self.key is None else self.key.value(graph)
         return _by_head(self.key.value(graph)).mT / self.scale
 
     def values(self, graph: Graph) -> Float[Tensor, "head key feature"]:
         """The values on the input of a graph, once per head."""
         return _by_head(self.value.value(graph))
+
+    def captured_values(self, graph: Graph, n_keys: int | None) -> Float[Tensor, "head key feature"]:
+        """The values of the keys of a captured tensor: not of tokens that the model itself puts before or after."""
+        values = self.values(graph)
+        if n_keys is None or values.shape[1] <= n_keys:
+            return values
+        return values[:, :n_keys] if self.is_chunked else values[:, -n_keys:]
 
     def outputs(self, graph: Graph) -> Float[Tensor, "head query feature"]:
         """What the heads hand to the output projection on the input of a graph."""
@@ -121,7 +116,33 @@ def find_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
         outputs[i].check_rows()
     traced = prepared.view.traced(prepared.plan)
     calls = traced_calls(traced, prepared.plan, type(prepared.model).__name__)
-    return {i: _places(traced.graph, calls[i], outputs[i]) for i in prepared.selection.sites}
+    found = {}
+    for i in prepared.selection.sites:
+        is_chunked = i not in calls.sites and prepared.plan.from_outputs
+        found[i] = (
+            _chunked_places(traced.graph, outputs[i], calls, prepared.plan.returned[i])
+            if is_chunked
+            else _places(traced.graph, calls[i], outputs[i])
+        )
+    return found
+
+
+def _chunked_places(
+    graph: Graph, output: OutputSite, calls: TracedCalls, attention: Float[Tensor, "head query key"]
+) -> CallPlaces:
+    heads = None if output.projection is None else find_chunked_heads(graph, output.projection, attention)
+    if heads is None or output.projection is None:
+        raise unknown_values(calls.model, output.name)
+    query, key = (None if each is None else each.place for each in (heads.query, heads.key))
+    node = node_at(graph, _position(output.projection.node))
+    entering, axis = _entering(graph, node)
+    return CallPlaces(output, query, key, heads.value.place, entering, axis, scale=1.0)
+
+
+def _entering(graph: Graph, projection: Node) -> tuple[Operand, int]:
+    """What enters an output projection, and the axis of its features."""
+    ref, axis = entering_projection(graph, projection)
+    return Operand(_position(projection), projection.args.index(ref)), axis
 
 
 def _places(graph: Graph, site: TracedSite, output: OutputSite) -> CallPlaces:
@@ -130,9 +151,7 @@ def _places(graph: Graph, site: TracedSite, output: OutputSite) -> CallPlaces:
     mix = graph.nodes[site.mix]
     entering, axis = None, -1
     if output.projection is not None:
-        node = output.projection.node
-        ref, axis = entering_projection(graph, node)
-        entering = Operand(_position(node), node.args.index(ref))
+        entering, axis = _entering(graph, output.projection.node)
     return CallPlaces(
         site=output,
         query=Operand(_position(product), left),

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from headtree.errors import InvalidValueError
 from headtree.models.graph.attention_calls import TracedCalls, is_call, traced_calls
+from headtree.models.graph.chunked_heads import projection_after_chunks
 from headtree.models.graph.forward_graph import SOFTMAX, Kept, Position, Ref, Trace, trace
-from headtree.models.graph.head_weights import OutputProjection, ProjectionFinder, entering_projection
+from headtree.models.graph.projections import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
-from headtree.models.graph.zeroed_heads import projection_without, reported_probs
+from headtree.models.graph.zeroed_heads import pieces_of_attention, projection_without, reported_probs
 from headtree.models.inputs import ModelInput, join
 from headtree.models.watching.probe import AttentionPlan
 
@@ -227,7 +228,9 @@ def _unmatched_site(traced: Trace, plan: AttentionPlan, calls: TracedCalls, i: i
     else:
         nodes = [node for node in graph.nodes if node.op in SOFTMAX and is_call(node, plan.sites[i])]
         probs = Ref(nodes[0].index) if len(nodes) == 1 and n_windows == 1 else None
-    projection = None if probs is None else projection_without(graph, probs, n_heads)
+    projection = None if probs is None else projection_without(graph, [probs], n_heads)
+    if projection is None and plan.from_outputs:
+        projection = projection_after_chunks(graph, plan.returned[i]) or _after_pieces(traced, plan, i)
     hook = None if projection is None else _hook_point(traced, projection, n_queries)
     if projection is None or hook is None:
         calls.product(i)  # says why it is not matched
@@ -245,6 +248,16 @@ def _unmatched_site(traced: Trace, plan: AttentionPlan, calls: TracedCalls, i: i
         projection=projection,
         n_padding=max(0, n_tokens - n_queries) if plan.from_outputs else 0,
     )
+
+
+def _after_pieces(traced: Trace, plan: AttentionPlan, i: int) -> OutputProjection | None:
+    """The projection after a call whose attention is returned in one piece, but computed in several."""
+    calls = traced_calls(traced, plan, "")
+    unmatched = [site for site in range(len(plan.sites)) if site not in calls.sites]
+    groups = pieces_of_attention(traced.graph, [site.softmax for site in calls.sites.values()])
+    if len(groups) != len(unmatched):
+        return None
+    return projection_without(traced.graph, groups[unmatched.index(i)], plan.sites[i].shape[1])
 
 
 def _same_memory(ours: Tensor, theirs: Tensor) -> bool:

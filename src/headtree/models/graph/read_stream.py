@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headtree.errors import InvalidValueError
-from headtree.models.graph.attention_calls import TracedSite, traced_calls
+from headtree.models.graph.attention_calls import TracedCalls, TracedSite, traced_calls
 from headtree.models.graph.forward_graph import (
     Graph,
     Position,
@@ -25,7 +25,15 @@ from headtree.models.graph.forward_graph import (
     one_side,
     unfused,
 )
-from headtree.models.graph.residual_stream import ResidualStream, find_stream, unneeded_products
+from headtree.models.graph.operands import node_at
+from headtree.models.graph.projections import ProjectionFinder, entering_projection
+from headtree.models.graph.residual_stream import (
+    ResidualStream,
+    find_stream,
+    leads_to,
+    same_numbers,
+    unneeded_products,
+)
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleStack
 from headtree.models.watching.collect import PreparedInputs
@@ -47,9 +55,17 @@ class LocatedStream:
         """The graph of the probe."""
         return self.trace.graph
 
+    def n_tokens(self, item: ModelInput) -> int | None:
+        """Number of an input's own tokens, if heads attend in chunks, to which the model appends padding."""
+        is_chunked = self.prepared.plan.from_outputs and any(site.softmax is None for site in self.sites)
+        return self.prepared.call_size(item)[0] if is_chunked and item.lengths() is not None else None
 
-def locate_stream(prepared: PreparedInputs) -> LocatedStream:
-    """Find the residual stream of the selected part of a model, through all its layers; the view must be ready."""
+
+def locate_stream(prepared: PreparedInputs, *, chunked: bool = False) -> LocatedStream:
+    """Find the residual stream of the selected part of a model, through all its layers; the view must be ready.
+
+    Only with `chunked` may heads attend in chunks, whose products of attention and values are not seen as such.
+    """
     plan = prepared.plan
     if prepared.selection.part == "cross":
         raise InvalidValueError(
@@ -61,8 +77,38 @@ def locate_stream(prepared: PreparedInputs) -> LocatedStream:
         )
     traced = prepared.view.traced(plan)
     calls = traced_calls(traced, plan, type(prepared.model).__name__)
+    if chunked and plan.from_outputs:
+        calls.sites |= _chunked_sites(prepared, traced.graph, calls)
     of_part = tuple(calls[i] for i in prepared.selection.layers)
-    return LocatedStream(prepared, traced, find_stream(traced, of_part, calls.all()), of_part)
+    stream = find_stream(traced, of_part, calls.all())
+    if chunked and plan.from_outputs:
+        _check_one_stream(traced.graph, stream)
+    return LocatedStream(prepared, traced, stream, of_part)
+
+
+def _chunked_sites(prepared: PreparedInputs, graph: Graph, calls: TracedCalls) -> dict[int, TracedSite]:
+    """Calls of which only what enters the output projection is seen; it takes the place of probs @ values."""
+    found = {}
+    for i in prepared.selection.layers:
+        if i not in calls.sites:
+            site = prepared.view.output_sites(prepared.plan, [i])[i]
+            if site.projection is not None and site.projection.node.position is not None:
+                entering, _ = entering_projection(graph, node_at(graph, site.projection.node.position))
+                found[i] = TracedSite(None, entering.node, entering, entering, entering, site.name)
+    return found
+
+
+def _check_one_stream(graph: Graph, stream: ResidualStream) -> None:
+    """Raise an error if heads in chunks read another stream than the one that they write into."""
+    finder = ProjectionFinder(graph, [])
+    for each in (each for layer in stream.layers for each in layer):
+        for site in (term.site for term in each.terms if term.site is not None and term.site.softmax is None):
+            read = [entering_projection(graph, node)[0] for node, _, _ in finder.projections_before(site.query)]
+            if not all(leads_to(graph, same_numbers(graph, each.skip.ref), ref) for ref in read):
+                raise InvalidValueError(
+                    f"{site.module!r} reads another stream than the one that it writes into, as where layers are "
+                    "reversible, so there is no single residual stream; view.cache has what its heads write"
+                )
 
 
 class _Look(NamedTuple):
@@ -138,7 +184,8 @@ def read_stream(
             f"{type(model).__name__} runs different code on this input than on the probe on which its residual "
             "stream was found; pass inputs that it processes in the same way"
         )
-    return [batch_first(reader.seen[layer], stream, len(items)) for layer in sorted(reader.seen)]
+    n_tokens = located.n_tokens(items[0])
+    return [batch_first(reader.seen[layer], stream, len(items))[:, :n_tokens] for layer in sorted(reader.seen)]
 
 
 def _looks(located: LocatedStream) -> dict[Position, list[_Look]]:

@@ -233,7 +233,7 @@ def _no_stream_message(module: str) -> str:
     )
 
 
-def _leads_to(graph: Graph, start: Ref, end: Ref) -> bool:
+def leads_to(graph: Graph, start: Ref, end: Ref) -> bool:
     """Whether `end` depends only on `start`, with no matrix product between them: norms, casts, scales."""
     queue, seen = [end.node], {end.node}
     while queue:
@@ -254,7 +254,7 @@ def _leads_to(graph: Graph, start: Ref, end: Ref) -> bool:
 
 def _next_sum(graph: Graph, sums: list[ResidualSum], value: Ref) -> ResidualSum | None:
     return next(
-        (each for each in sums if each.result.node > value.node and _leads_to(graph, value, each.skip.ref)), None
+        (each for each in sums if each.result.node > value.node and leads_to(graph, value, each.skip.ref)), None
     )
 
 
@@ -263,7 +263,7 @@ def _chain_before(graph: Graph, sums: list[ResidualSum], first: ResidualSum) -> 
     chain: list[ResidualSum] = []
     current = first
     while True:
-        earlier = [each for each in sums if _leads_to(graph, each.result, current.skip.ref) and each is not current]
+        earlier = [each for each in sums if leads_to(graph, each.result, current.skip.ref) and each is not current]
         if not earlier:
             return chain
         current = earlier[-1]
@@ -329,7 +329,7 @@ def _end(graph: Graph, layers: tuple[tuple[ResidualSum, ...], ...]) -> Ref:
     for node in graph.nodes[last.node + 1 :]:
         ref = Ref(node.index)
         is_like = node.op is path[-1] and node.is_activation and graph.value(ref).shape == shape
-        if is_like and _leads_to(graph, last, ref) and _operations(graph, last, ref) == path:
+        if is_like and leads_to(graph, last, ref) and _operations(graph, last, ref) == path:
             return ref
     return last
 

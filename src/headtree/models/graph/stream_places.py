@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree.models.graph.call_places import CallPlaces, Operand, node_at
+from headtree.models.graph.call_places import CallPlaces
 from headtree.models.graph.forward_graph import Graph, Kept, Position, Ref
 from headtree.models.graph.linearize import LinearMap
+from headtree.models.graph.operands import Operand, node_at
 from headtree.models.graph.read_stream import LocatedStream, batch_first
 from headtree.models.graph.residual_stream import ResidualStream, Term
 
@@ -85,8 +86,7 @@ class StreamPlaces:
         for role in ("attention", "cross"):
             for terms in self.terms(role):
                 for term in terms:
-                    node = None if term.site is None else self.located.graph.nodes[term.site.mix]
-                    if node is not None and node.position == call.site.mix:
+                    if term.site is not None and call.is_of(term.site, self.located.graph):
                         return term
         return None
 

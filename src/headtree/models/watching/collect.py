@@ -242,6 +242,10 @@ class PreparedInputs:
         is_decoder = part in ("decoder", "cross")
         return n_queries + (written if is_decoder else read), n_keys + (written if part == "decoder" else read)
 
+    def n_reported_keys(self, item: ModelInput) -> int | None:
+        """Number of keys in the attention that the model returns; None if it is not captured from there."""
+        return self.call_size(item)[1] if self.plan.from_outputs and item.lengths() is not None else None
+
     def _growth(self, item: ModelInput) -> float:
         return item.size() / max(1, self.plan.probe.size())
 

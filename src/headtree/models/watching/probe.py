@@ -7,7 +7,7 @@ reproduces them. The order of the calls identifies them in later runs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -169,20 +169,23 @@ def _registry_plan(model: nn.Module, probe: ModelInput, unwatched: Any) -> Atten
     only_registry = all(site.seen_by == "registry" for site in sites)
     if not is_complete or (only_registry and not _same(unwatched, watched) and _same(unwatched, again)):
         return None
-    unseen = (*missed, *_unseen_fields(model, probe, sites, probs))
+    other = _unseen_fields(model, probe, sites, probs)
+    if not only_registry and any(is_usable(field, layer) for field, layer in other.items()):
+        return None  # then a watched softmax may be a piece of that attention, as in block-sparse encoders
+    unseen = (*missed, *_in_words(other))
     return AttentionPlan(sites, probe, registry=True, functions=not only_registry, watched=sites, unseen=unseen)
 
 
 def _unseen_fields(
     model: nn.Module, probe: ModelInput, sites: Sequence[AttentionSite], probs: Sequence[Tensor]
-) -> list[str]:
-    """The output fields with attention that was not seen, by the shapes of their layers.
+) -> dict[str, Tensor]:
+    """The output fields with attention that was not seen, each with a layer.
 
     Models return attention only when they attend eagerly, so this takes a pass of its own on the probe. A warning
     says so if that pass fails, or if a returned layer has the shape of a call, but the values of none.
     """
     if not facts.accepts(model, "output_attentions"):
-        return []
+        return {}
     try:
         with warnings.catch_warnings(), implementation(model, "eager"):
             warnings.simplefilter("ignore")
@@ -194,7 +197,7 @@ def _unseen_fields(
             HeadtreeWarning,
             stacklevel=2,
         )
-        return []
+        return {}
     fields = attention_fields(output)
     missing = unaccounted([site.shape for site in sites], fields)
     is_compared = len(probs) == len(sites) and not any(site.has_sinks for site in sites)
@@ -206,7 +209,11 @@ def _unseen_fields(
             HeadtreeWarning,
             stacklevel=2,
         )
-    return [f"{field} ({in_words(layer.shape)})" for field, layer in missing.items()]
+    return missing
+
+
+def _in_words(fields: Mapping[str, Tensor]) -> tuple[str, ...]:
+    return tuple(f"{field} ({in_words(layer.shape)})" for field, layer in fields.items())
 
 
 def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None:
@@ -226,12 +233,11 @@ def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None
     is_certain = bool(seen) and all(site.seen_by in _CERTAIN for site in sites)
     if is_certain and not calls:  # these are attention, whatever the model returns in the usual shape
         unmatched = {field: layer for field, layer in unmatched.items() if layer.ndim > 4}
-    unseen = tuple(f"{field} ({in_words(layer.shape)})" for field, layer in unmatched.items())
+    unseen = _in_words(unmatched)
     if any(is_usable(field, layer) for field, layer in unmatched.items()):
-        unseen = tuple(
-            f"{field} ({in_words(x.shape)})" for field, x in unmatched.items() if not is_usable(field, x)
-        )
+        unseen = _in_words({field: layer for field, layer in unmatched.items() if not is_usable(field, layer)})
         only, layers = (tuple(each) for each in zip(*returned, strict=True))
+        _warn_of_lost_shares(model, only, layers)
         first = tuple(layer[0] for layer in layers)
         return AttentionPlan(only, probe, eager=True, from_outputs=True, unseen=unseen, returned=first)
     if not calls:  # then a watched softmax is not what the model calls attention, unless it certainly is
@@ -249,6 +255,26 @@ def _functions_plan(model: nn.Module, probe: ModelInput) -> AttentionPlan | None
             stacklevel=2,
         )
     return replace(as_seen, sites=tuple(sites[i] for i in calls), call_order=tuple(calls), unseen=unseen)
+
+
+def _warn_of_lost_shares(model: nn.Module, sites: Sequence[AttentionSite], layers: Sequence[Tensor]) -> None:
+    """Say so if the attention that a model returns is not all of its attention.
+
+    BigBird in evaluation mode attends to its first block of keys twice, and returns one of the two; CPM-Ant returns
+    no attention to its prompt.
+    """
+    for site, layer in zip(sites, layers, strict=True):
+        sums = layer.float().sum(dim=-1)
+        least = float(sums[sums > 0].min()) if bool((sums > 0).any()) else 1.0
+        if least < 1 - 1e-2:
+            warnings.warn(
+                f"the attention that {type(model).__name__} returns, from which it is captured, is not all of its "
+                f"attention: in layer {site.name} rows sum to {least:.2f} at least, not to 1, so there are keys "
+                "that the model does not return, or attends to several times and returns once",
+                HeadtreeWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def _checked(model: nn.Module, plan: AttentionPlan) -> AttentionPlan | None:

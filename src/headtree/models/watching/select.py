@@ -125,10 +125,16 @@ def _heads(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> dict[in
     if bad:
         counts = sorted({n_heads[layer] for layer in layers})
         raise InvalidValueError(
-            f"heads must be less than {' or '.join(map(str, counts))}, or pairs (layer, head) within the selected "
-            f"layers, got {bad[0]}"
+            f"heads must be less than {' or '.join(map(str, counts))}, or pairs (layer, head) of layers "
+            f"{_ranges(layers)}, got {bad[0]}"
         )
     return {layer: tuple(sorted({head for other, head in pairs if other == layer})) for layer in layers}
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Sorted numbers in words, such as "0 to 11" or "0, 3"."""
+    is_whole = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"{numbers[0]} to {numbers[-1]}" if is_whole else ", ".join(map(str, numbers))
 
 
 def _pairs(heads: Any, layers: Sequence[int], n_heads: Sequence[int]) -> list[tuple[int, int]]:

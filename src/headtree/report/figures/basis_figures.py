@@ -28,6 +28,7 @@ from headtree.report.figures.style import (
     PAGE,
     SMALL,
     VERMILION,
+    head_colors,
     layer_bar,
     layer_scale,
     log_axis,
@@ -172,9 +173,12 @@ def _draw_counts(axes: Any, support: Any, magnitudes: Any, most: float) -> Any:
 
     rows = np.geomspace(magnitudes.min(), 1.6 * max(most, magnitudes.min()), 61)
     columns = np.geomspace(support.min() / 1.12, support.max() * 1.12, 46)
+    is_empty = np.histogram(support, columns)[0] == 0  # no function has such a support: not a gap in the data
+    columns = columns[np.concatenate([[True], ~is_empty])]
     counts, _, _ = np.histogram2d(magnitudes, support, (rows, columns))
     counts = np.ma.masked_equal(counts, 0)
-    return axes.pcolormesh(columns, rows, counts, cmap=rising_colors(), norm=LogNorm(1, 1000), rasterized=True)
+    no_color = rising_colors().with_extremes(bad="none")  # where there is no coefficient
+    return axes.pcolormesh(columns, rows, counts, cmap=no_color, norm=LogNorm(1, 1000), rasterized=True)
 
 
 def _rms_by_octave(
@@ -238,8 +242,8 @@ def scores_over_heads(
     _name_extremes(above, np.ma.filled(mean, np.nan), (low, high), leaves.names)
     above.set(ylabel=plain(label, 40), xlim=(-0.5, len(leaves.names) - 0.5))
     _pad_above_and_below(above, low.min(), high.max())
-    above.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
-    image = draw_matrix(below, table, cmap=rising_colors())
+    above.legend(loc="lower right", bbox_to_anchor=(1, 1.07), ncols=2, borderaxespad=0.2)
+    image = draw_matrix(below, table, cmap=head_colors())
     below.set_box_aspect(None)
     rows = thin(len(table), 62 * min(1.6, 0.14 * len(table) + 0.35))
     below.set_yticks(rows, [names[row] for row in rows])
@@ -271,9 +275,9 @@ def _layer_bands(axes: Any, layers: Sequence[int]) -> None:
         if number % 2 == 0:
             axes.axvspan(first - 0.5, end - 0.5, color="#f0f0f0", zorder=0, linewidth=0)
         if number in shown:
-            words = f"layer {layers[first]}" if number == 0 else str(layers[first])
-            middle, look = (first + end - 1) / 2, {"ha": "center", "va": "top", "fontsize": SMALL, "color": GREY}
-            axes.text(middle, 0.98, words, transform=axes.get_xaxis_transform(), **look)
+            middle, look = (first + end - 1) / 2, {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": GREY}
+            axes.text(middle, 1.01, str(layers[first]), transform=axes.get_xaxis_transform(), **look)
+    axes.text(-0.01, 1.01, "layer", transform=axes.transAxes, ha="right", va="bottom", fontsize=SMALL, color=GREY)
 
 
 def _name_extremes(
@@ -372,7 +376,7 @@ def tri_haar_coefficients(
 
     Notes
     -----
-    Coefficients below a millionth of the largest (0 and rounding errors) are drawn at that value.
+    Coefficients below a millionth of the largest, which are 0 up to rounding, are not drawn but counted.
 
     Examples
     --------
@@ -393,15 +397,16 @@ def tri_haar_coefficients(
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for row, (name, values) in enumerate(zip(names, table, strict=True)):
         look = {"color": CURVES[row % 7], "marker": MARKERS[row % 7], "markersize": 3, "linestyle": ""}
-        shown = np.maximum(values, floor)
+        shown = np.where(values > floor, values, np.nan)
         above.plot(ranks, shown, alpha=0.8, label=f"{name}: {number_words(np.nansum(values))}", **look)
         below.plot(ranks, sizes[row], color=CURVES[row % 7], linewidth=0.9, linestyle=DASHES[row % 7])
     above.set_ylabel("|coefficient| / norm" if is_relative else "|coefficient|")
     log_axis(above.yaxis)
     above.grid(axis="y")
-    if (table <= floor).any():
-        look = {"transform": above.get_yaxis_transform(), "fontsize": SMALL, "va": "center"}
-        above.text(1.01, floor, "0 up to rounding", **look)
+    n_zero = int((table <= floor).sum())
+    if n_zero:
+        look = {"transform": above.transAxes, "fontsize": SMALL, "va": "bottom", "color": GREY}
+        above.text(1.01, 0.0, f"not drawn: {n_zero} of {table.size}\nare 0 up to rounding", **look)
     shown_at_most = 12
     handles, labels = above.get_legend_handles_labels()
     above.legend(

@@ -17,6 +17,7 @@ from headtree.report.figures.style import (
     COLUMN,
     PAGE,
     SMALL,
+    head_colors,
     layer_bar,
     layer_scale,
     name_missing,
@@ -199,7 +200,7 @@ def head_grid(
     figure = new_figure(COLUMN, float(np.clip(0.7 + 0.16 * shape[0], 2.4, 4.5)))
     axes = figure.subplots()
     image = axes.imshow(
-        grid, cmap=signed_colors() if is_signed else rising_colors(), vmin=low, vmax=high, aspect="auto",
+        grid, cmap=signed_colors() if is_signed else head_colors(), vmin=low, vmax=high, aspect="auto",
         interpolation="none", extent=(-0.5, shape[1] - 0.5, shape[0] - 0.5 + low_layer, low_layer - 0.5),
     )  # fmt: skip
     axes.set(xlabel="head of the layer", ylabel="layer", title=plain(title, 30))

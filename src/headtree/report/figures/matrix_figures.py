@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,7 @@ from headtree import _checks
 from headtree.bases.paraproduct import Paraproduct, relative_norm
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.questionnaire.organization import Organization
+from headtree.report.figures.input_figures import draw_picture, draw_text, laid_out, received, text_height
 from headtree.report.figures.style import (
     BLUE,
     GREY,
@@ -23,15 +24,27 @@ from headtree.report.figures.style import (
     new_figure,
     plain,
     rising_colors,
+    root_norm,
+    root_ticks,
     signed_colors,
     styled,
     thin,
 )
+from headtree.report.words.numbers import number_words
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.tree import PartitionTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class Beside(NamedTuple):
+    """The input of a head: its keys, the attention that each receives, and its picture, if it is one."""
+
+    keys: Sequence[str]
+    weights: Float[np.ndarray, " key"]
+    picture: Any
+
 
 #: Folder boundaries are drawn for the finest level with at most this many folders.
 _FOLDERS = 12
@@ -48,7 +61,13 @@ _UNITS = {
 
 @styled
 def organized_head(
-    att: AttentionTensor, org: Organization, head: int | str | tuple[int, int], *, unit: str = ""
+    att: AttentionTensor,
+    org: Organization,
+    head: int | str | tuple[int, int],
+    *,
+    unit: str = "",
+    picture: Any = None,
+    text: bool = False,
 ) -> Figure:
     """A head in the original order and with its queries and keys in tree order, on one colour scale.
 
@@ -62,6 +81,11 @@ def organized_head(
         Index, name such as "L3H5", or layer and head.
     unit : str
         What the entries are; by default the kind of `att` says it.
+    picture : array (row, column, channel), optional
+        The picture that the tokens are patches of (named ``r0c0``, ``r0c1``, …), drawn beside the matrices and dark
+        where it receives no attention.
+    text : bool
+        Whether to write the keys below the matrices, shaded by the attention that each receives.
 
     Notes
     -----
@@ -90,6 +114,8 @@ def organized_head(
         axes=("query", "key"),
         labels=(att.queries, att.keys),
         is_signed=att.kind == "scores",
+        is_root=att.kind == "probs",
+        beside=Beside(att.keys, received(one), picture) if text or picture is not None else None,
     )
 
 
@@ -136,7 +162,7 @@ def organized_matrix(
         unit=unit,
         axes=getattr(org, "names", ("row", "column"))[-2:],
         labels=(names[0], names[1]),
-        is_signed=bool(present.size and present.min() < 0),
+        is_signed=bool(present.size and present.min() < 0 < present.max()),
     )
 
 
@@ -149,14 +175,25 @@ def _as_given_and_organized(
     axes: tuple[str, ...],
     labels: tuple[Sequence[str], Sequence[str]],
     is_signed: bool,
+    is_root: bool = False,
+    beside: Beside | None = None,
 ) -> Figure:
-    """A matrix in both orders, nan where entries are missing, on one colour scale."""
+    """A matrix in both orders, nan where entries are missing, on one colour scale; the input beside or below it."""
     trees = _row_and_column_trees(shown.shape, org)
-    low, high, beyond = color_limits(shown, is_signed=is_signed)
-    scale = {"cmap": signed_colors() if is_signed else rising_colors(), "vmin": low, "vmax": high}
+    scale, beyond = _scale(shown, is_signed, is_root)
     orders = [org.order(len(org.shape) - 2), org.order(len(org.shape) - 1)]
-    figure = new_figure(PAGE, 3.35)
-    left, right = figure.subplots(1, 2)
+    placed = laid_out(beside.keys) if beside and beside.picture is None else []
+    below = text_height(placed) if placed else 0.0
+    has_picture = beside is not None and beside.picture is not None
+    height = 2.6 if has_picture else 3.35
+    figure = new_figure(PAGE, height + below, bottom=below / (height + below))
+    left, right, *third = figure.subplots(
+        1, 3 if has_picture else 2, width_ratios=(1, 1, 0.8) if has_picture else (1, 1)
+    )
+    if beside and third:
+        draw_picture(third[0], beside.picture, beside.keys, beside.weights)
+    elif beside:
+        draw_text(figure, beside.keys, placed, beside.weights)
     draw_matrix(left, shown, **scale)
     image = draw_matrix(right, shown[np.ix_(*orders)], **scale)
     _name_tokens(left, axes, labels, orders=None)
@@ -168,7 +205,25 @@ def _as_given_and_organized(
         name_missing(right)
     bar = figure.colorbar(image, ax=[left, right], extend=beyond, shrink=0.85, pad=0.02)
     finish_bar(bar, plain(unit, 40) + averaging(shown.shape))
+    if is_root:
+        _tick_roots(bar, 0.0, image.get_clim()[1], 2)
     return figure
+
+
+def _scale(shown: Float[np.ndarray, "row column"], is_signed: bool, is_root: bool) -> tuple[dict[str, Any], str]:
+    """The colours of a matrix, as on the page, and which ends of the scale its values reach beyond.
+
+    Probabilities are spaced by their square root. Other values of one sign span their range.
+    """
+    low, high, beyond = color_limits(shown, is_signed=is_signed)
+    if is_signed:
+        return {"cmap": signed_colors(), "vmin": low, "vmax": high}, beyond
+    present = shown[np.isfinite(shown)]
+    most = float(present.max()) if present.size else 1.0
+    if is_root:
+        return {"cmap": rising_colors(), "norm": root_norm(0.0, most or 1.0, 2)}, "neither"
+    least = float(present.min()) if present.size else 0.0
+    return {"cmap": rising_colors(), "vmin": least, "vmax": most if most > least else least + 1}, "neither"
 
 
 @styled
@@ -196,9 +251,9 @@ def paraproduct_terms(
 
     Notes
     -----
-    Percentages are norms relative to the norm of A(f), also in the bars. "eq. (12)" is what [OA] prints: first-
-    plus second-order terms. "With boundary" adds the terms that eq. (12) leaves out. A(f) is "with boundary" plus
-    residual.
+    Percentages are norms relative to the norm of softmax(f), also in the bars. "eq. (12)" is what [OA] prints:
+    first- plus second-order terms. "With boundary" adds the terms that eq. (12) leaves out. Softmax(f) is "with
+    boundary" plus residual. Colours are spaced by the fourth root of the values, which shows small terms.
 
     Examples
     --------
@@ -230,11 +285,12 @@ def paraproduct_terms(
     ]
     hidden = np.zeros(shape, bool) if missing is None else np.asarray(missing, bool)
     stack = np.where(hidden, np.nan, np.stack(list(panels.values())))
-    low, high, beyond = color_limits(stack, is_signed=True)
+    most = float(np.nanmax(np.abs(stack), initial=0.0)) or 1.0
+    norm = root_norm(-most, most, 4)
     figure = new_figure(PAGE, 3.9)
     grid = figure.subplots(2, 4)
     for axes, (title, values), shown in zip(grid.flat, panels.items(), stack, strict=False):
-        image = draw_matrix(axes, shown[np.ix_(*orders)], cmap=signed_colors(), vmin=low, vmax=high)
+        image = draw_matrix(axes, shown[np.ix_(*orders)], cmap=signed_colors(), norm=norm)
         share = float(relative_norm(values, terms["value"]))
         axes.set_title(title if values is terms["value"] else f"{title}, {share:.0%}", fontsize=SMALL + 0.5)
         axes.set(xticks=[], yticks=[])
@@ -242,10 +298,11 @@ def paraproduct_terms(
     grid[1, 0].set_ylabel(grid[0, 0].get_ylabel())
     for axes in grid[1, :3]:
         axes.set_xlabel("key, tree order" if column_order is not None else "key")
-    _share_bars(grid[1, 3], product)
-    bar = figure.colorbar(image, ax=grid, extend=beyond, shrink=0.8, pad=0.01)
-    finish_bar(bar, "value of the term" + averaging(shape))
-    title = f"{plain(name)}: {plain(function)} by scales" if name else f"{plain(function)} by scales"
+    _share_bars(grid[1, 3], product, plain(function))
+    bar = figure.colorbar(image, ax=grid, shrink=0.8, pad=0.01)
+    finish_bar(bar, "value of the term, fourth-root scale" + averaging(shape))
+    _tick_roots(bar, -most, most, 4)
+    title = f"{plain(name, 60)}: {plain(function)} by scales" if name else f"{plain(function)} by scales"
     figure.suptitle(f"{title} (grey: missing)" if hidden.any() else title)
     return figure
 
@@ -253,7 +310,7 @@ def paraproduct_terms(
 _TERMS = ("value", "first", "second", "boundary", "residual")
 
 
-def _share_bars(axes: Any, product: Paraproduct) -> None:
+def _share_bars(axes: Any, product: Paraproduct, function: str) -> None:
     shares = {
         "boundary": product.shares["boundary"],
         "first order": product.shares["first"],
@@ -277,7 +334,7 @@ def _share_bars(axes: Any, product: Paraproduct) -> None:
         )
     axes.invert_yaxis()
     axes.set_box_aspect(1)
-    axes.set_title("norm relative to A(f)", fontsize=SMALL + 0.5)
+    axes.set_title(f"norm relative to {function}(f)", fontsize=SMALL + 0.5)
     axes.set_xlabel("%")
 
 
@@ -338,6 +395,13 @@ def finish_bar(bar: Any, label: str) -> None:
     bar.set_label(label)
     bar.outline.set_linewidth(0.5)
     bar.ax.tick_params(length=2)
+
+
+def _tick_roots(bar: Any, low: float, high: float, power: int) -> None:
+    """Round values on the bar of a scale of roots."""
+    ticks = root_ticks(low, high, power)
+    bar.set_ticks(ticks, labels=[number_words(tick) for tick in ticks])
+    bar.minorticks_off()
 
 
 def _row_and_column_trees(shape: tuple[int, ...], org: Any) -> tuple[PartitionTree, PartitionTree]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
@@ -33,12 +35,15 @@ from headtree.report.figures.basis_figures import (
     tri_haar_coefficients,
 )
 from headtree.report.figures.head_figures import head_affinity, head_grid, head_map
+from headtree.report.figures.input_figures import is_picture
 from headtree.report.figures.matrix_figures import organized_head, organized_matrix, paraproduct_terms
 from headtree.report.figures.style import save, with_title
 from headtree.report.figures.tree_figures import head_tree
 from headtree.report.words.similarity_words import similarity_title
+from headtree.report.words.slice_words import NAME, said_of
 from headtree.runs.run import Run
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
+from headtree.tensor.slice_names import DEPTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,6 +122,13 @@ class RunFigureData:
         columns = [f"structure_{i}" for i in range(self.run.n_inputs)]
         return np.asarray(self.run.heads[columns], dtype=np.float64).T
 
+    def head(self, index: int) -> Figure:
+        """A head on the first input, with the text or the picture of it."""
+        keys, samples = self.att.keys, self.run.samples
+        picture = _read_picture(samples[0]) if is_picture(keys) and len(samples) == self.run.n_inputs else None
+        is_text = not is_picture(keys) and not all(key.isdigit() for key in keys)
+        return organized_head(self.att, self.org, index, unit=self.unit, picture=picture, text=is_text)
+
     def ranked(self, share: float) -> int:
         """The head at this share of the ranking by structure score: 0 the largest, 1 the smallest."""
         falling = np.argsort(self.run.heads["structure_rank"].to_numpy(), kind="stable")
@@ -126,6 +138,12 @@ class RunFigureData:
     def extremes(self) -> list[int]:
         """The heads of largest and smallest structure score; one if they are the same."""
         return list(dict.fromkeys((self.ranked(0), self.ranked(1))))
+
+
+def _read_picture(path: Path) -> Float[np.ndarray, "row column channel"]:
+    from matplotlib.image import imread
+
+    return np.asarray(imread(path))
 
 
 def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str, Path]:
@@ -166,9 +184,30 @@ def draw_all(run: Run, folder: str | os.PathLike[str] | None = None) -> dict[str
     paths = {}
     with progress("drawing", len(drawings)) as step:
         for name, draw in drawings.items():
-            paths[name], _ = save(draw(), target, name)
+            paths[name], _ = save(name_slices(draw(), run.slices), target, name)
             step(name)
     return paths
+
+
+def name_slices(figure: Figure, slices: str) -> Figure:
+    """Exchange the words in a figure's titles and labels, and names of slices anywhere; labels of tokens stay."""
+    if slices != DEPTH:
+        return figure
+    both = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    for axis in both:
+        labels = axis.get_major_formatter()
+        if isinstance(labels, FuncFormatter):
+            labels.func = partial(_tick, labels.func, slices)
+    ticks = {id(label) for axis in both for label in axis.get_ticklabels()}
+    for text in figure.findobj(Text):
+        if id(text) not in ticks:
+            text.set_text(said_of(slices, text.get_text()))
+    return figure
+
+
+def _tick(label: Callable[[float, int | None], str], slices: str, x: float, position: int | None = None) -> str:
+    text = label(x, position)
+    return said_of(slices, text) if NAME.fullmatch(text) else text
 
 
 def network_figures(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -227,7 +266,7 @@ def head_paraproduct(run: Run, head: int) -> Figure:
         org.order("query"),
         org.order("key"),
         missing=None if one.mask is None else one.mask[0].numpy(),
-        name=f"{att.heads[head]}{_LOGARITHMS.get(att.kind, '')}{raw}",
+        name=f"{att.heads[head]}, median structure score{_LOGARITHMS.get(att.kind, '')}{raw}",
     )
 
 
@@ -303,11 +342,11 @@ FIGURES: Mapping[str, RunFigure] = MappingProxyType(
         "head_top": RunFigure(
             "The head of largest structure score on the first input: in the original order, and with queries and "
             "keys in tree order.",
-            lambda data: organized_head(data.att, data.org, data.ranked(0), unit=data.unit),
+            lambda data: data.head(data.ranked(0)),
         ),
         "head_bottom": RunFigure(
             "The head of smallest structure score, drawn in the same way.",
-            lambda data: organized_head(data.att, data.org, data.ranked(1), unit=data.unit),
+            lambda data: data.head(data.ranked(1)),
         ),
         "paraproduct": RunFigure(
             "Softmax of the head of median structure score beside its paraproduct, complete and as printed in "

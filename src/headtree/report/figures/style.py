@@ -22,10 +22,12 @@ from headtree.report.words.numbers import number_words
 try:
     import matplotlib as mpl
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
+    from matplotlib.colors import FuncNorm, LinearSegmentedColormap, Normalize
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.patches import Patch
+    from matplotlib.text import Text
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 except ImportError:
     require("report", "drawing figures", "matplotlib")
@@ -56,6 +58,20 @@ GREY, PALE = "#6b6b6b", "#d4d4d4"
 #: Entries that are missing: a grey that neither of the two colour maps has.
 MISSING = "#c9c9c9"
 
+#: Fonts for what DejaVu Sans lacks, such as Chinese, Japanese and Korean; those that are installed are used.
+_OTHER_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Source Han Sans SC",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic",
+    "Malgun Gothic", "Arial Unicode MS", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Emoji", "Symbola",
+)  # fmt: skip
+
+
+def _fonts() -> list[str]:
+    """DejaVu Sans, which comes with matplotlib, and further fonts for letters that it lacks."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _OTHER_FONTS if name in installed)]
+
+
 _STYLE: dict[str, Any] = {
     "axes.labelsize": TEXT,
     "axes.linewidth": 0.6,
@@ -64,8 +80,7 @@ _STYLE: dict[str, Any] = {
     "axes.titlesize": TEXT,
     "figure.constrained_layout.h_pad": 0.03,
     "figure.constrained_layout.w_pad": 0.03,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: sizes are the same everywhere
+    "font.family": _fonts(),
     "font.size": TEXT,
     "grid.color": PALE,
     "grid.linewidth": 0.5,
@@ -104,7 +119,7 @@ P = ParamSpec("P")
 def style() -> Iterator[None]:
     """Settings of matplotlib for the block: ours, whatever the user's are."""
     with mpl.rc_context(_BASE | _STYLE), warnings.catch_warnings():
-        # a script that the font lacks: SVG keeps the letters, PNG shows boxes
+        # a script that no font has: SVG keeps the letters, PNG shows boxes and says so
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -136,9 +151,9 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return in_style
 
 
-def new_figure(width: float, height: float, left: float = 0.0) -> StyledFigure:
-    """An empty figure of this size in inches, laid out when it is drawn; `left` is a share to leave free."""
-    layout = ConstrainedLayoutEngine(rect=(left, 0, 1 - left, 1))
+def new_figure(width: float, height: float, left: float = 0.0, bottom: float = 0.0) -> StyledFigure:
+    """An empty figure of this size in inches, laid out when drawn; `left` and `bottom` are shares to leave free."""
+    layout = ConstrainedLayoutEngine(rect=(left, bottom, 1 - left, 1 - bottom))
     return StyledFigure(figsize=(width, height), dpi=DPI, layout=layout)
 
 
@@ -187,9 +202,27 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Write one file, SVG or PNG by its name, whole or not at all."""
+    """Write one file, SVG or PNG by its name, whole or not at all; a PNG says if it lacks letters."""
     with atomic(path) as draft, style():
+        note = None
+        if path.suffix == ".png" and lacks_letters(figure):
+            look: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 5.5, "color": GREY}
+            note = figure.text(
+                0.998, 0.002, "boxes are letters that no installed font has; the SVG file has them", **look
+            )
+            note.set_in_layout(False)
         figure.savefig(draft, format=path.suffix[1:], dpi=DPI, metadata=_METADATA[path.suffix])
+        if note is not None:
+            note.remove()
+
+
+def lacks_letters(figure: Figure) -> bool:
+    """Whether a figure has letters that none of the fonts has."""
+    shown = "".join(item.get_text() for item in figure.findobj(Text) if isinstance(item, Text))
+    letters = {character for character in shown if ord(character) > 127}
+    for name in _fonts() if letters else ():
+        letters -= set(map(chr, get_font(findfont(FontProperties(family=[name]))).get_charmap()))
+    return bool(letters)
 
 
 # -- text ------------------------------------------------------------------------------------------------
@@ -252,15 +285,20 @@ def signed_colors() -> Any:
 
 
 def rising_colors() -> Any:
-    """From dark to light for values that are not negative; missing entries grey."""
+    """From dark to light for attention and affinity; missing entries grey."""
     return mpl.colormaps["viridis"].with_extremes(bad=MISSING)
 
 
+def head_colors() -> Any:
+    """From light to dark orange for layers and numbers of heads; missing entries grey."""
+    names = mpl.colormaps["YlOrBr"](np.linspace(0.2, 0.85, 256))  # what is lighter or darker is lost on a page
+    return LinearSegmentedColormap.from_list("heads", names).with_extremes(bad=MISSING)
+
+
 def layer_scale(layers: Sequence[int] | Int[np.ndarray, " head"]) -> tuple[Any, Normalize]:
-    """Colours of layers, dark (first) to light (last), and the norm that finds them."""
-    names = mpl.colormaps["viridis"](np.linspace(0, 0.92, 256))  # the lightest yellow is lost on white
+    """Colours of layers, light (first) to dark (last), and the norm that finds them."""
     low, high = int(np.min(layers)), int(np.max(layers))
-    colors = LinearSegmentedColormap.from_list("layers", names, N=high - low + 1)
+    colors = LinearSegmentedColormap.from_list("layers", head_colors()(np.linspace(0, 1, 256)), N=high - low + 1)
     return colors, Normalize(low - 0.5, high + 0.5)
 
 
@@ -299,6 +337,32 @@ def color_limits(values: Float[np.ndarray, " ..."], *, is_signed: bool) -> tuple
     below, above = bool(finite.min() < -end), bool(finite.max() > end)
     beyond = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     return (-end if is_signed else 0.0), end, beyond[below, above]
+
+
+def root_norm(low: float, high: float, power: int) -> Any:
+    """Colours spaced by a root of the values, which shows small ones, as on the page; on both sides of 0."""
+
+    def forward(values: Any) -> Any:
+        return np.sign(values) * np.abs(values) ** (1 / power)
+
+    def back(values: Any) -> Any:
+        return np.sign(values) * np.abs(values) ** power
+
+    return FuncNorm((forward, back), vmin=low, vmax=high)
+
+
+def root_ticks(low: float, high: float, power: int, n: int = 9) -> list[float]:
+    """Round values on such a scale, not too near each other."""
+    most = max(abs(low), abs(high))
+    exponent = int(np.floor(np.log10(most)))
+    rising = [digit * 10.0 ** (exponent - down) for down in range(8) for digit in (5, 2, 1)]
+    kept: list[float] = [0.0]
+    for value in rising:
+        place = (value / most) ** (1 / power)
+        if value <= most and all(abs(place - (other / most) ** (1 / power)) > 1.4 / n for other in kept):
+            kept.append(value)
+    ends = [value for value in kept if value <= high]
+    return sorted({*ends, *(-value for value in kept if -value >= low)})
 
 
 def name_missing(axes: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,9 @@ class Grain(NamedTuple):
 
 WHOLE = Grain(1, 8)
 
+#: Some matrices, and which of their entries are present.
+Block = tuple[Float[np.ndarray, "head query key"], Bool[np.ndarray, "#head query key"]]
+
 
 class Scale(NamedTuple):
     """Code c means ``low + (high - low) · (c / largest) ** power``."""
@@ -57,23 +60,33 @@ def coded_matrices(att: AttentionTensor, kind: str, grain: Grain) -> tuple[dict[
     grain : Grain
         Size of cells and number of bits.
     """
+    return coded_blocks(_blocks(att, kind), kind, grain)
+
+
+def coded_blocks(blocks: Iterable[Block], kind: str, grain: Grain) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The same for blocks of matrices; those of kind "values" have a scale from the least to the largest."""
     codes, lows, highs = [], [], []
-    power = 1.0 if kind == "scores" else 2.0
-    for values, allowed in _blocks(att, kind):
+    power = 2.0 if kind == "probs" else 1.0
+    for values, allowed in blocks:
         means = box_means(values, allowed, grain.cell)
         scale = _scale(means, kind)
         codes.append(coded(means, scale, grain))
         lows.append(scale.low)
         highs.append(scale.high)
     whole = np.concatenate(codes)
-    text = {"kind": kind, "power": power, "cell": grain.cell, "bits": grain.bits, "shape": whole.shape}
+    text = {
+        "kind": kind,
+        "signed": kind == "scores",
+        "power": power,
+        "cell": grain.cell,
+        "bits": grain.bits,
+        "shape": whole.shape,
+    }
     packed = nibbles(whole) if grain.bits == 4 else whole
     return text, {"codes": packed, "low": np.concatenate(lows), "high": np.concatenate(highs)}
 
 
-def _blocks(
-    att: AttentionTensor, kind: str
-) -> Iterator[tuple[Float[np.ndarray, "head query key"], Bool[np.ndarray, "#head query key"]]]:
+def _blocks(att: AttentionTensor, kind: str) -> Iterator[Block]:
     """Some heads at a time, with what is present."""
     if kind == "probs" and att.kind == "scores":
         for block in head_blocks(att):
@@ -114,6 +127,8 @@ def _scale(means: Float[np.ndarray, "head row column"], kind: str) -> Scale:
         most = np.nan_to_num(np.fmax.reduce(np.abs(means), axis=(1, 2))).astype(np.float32)
         return Scale(-most, most, 1.0)
     high = np.nan_to_num(np.fmax.reduce(means, axis=(1, 2))).astype(np.float32)
+    if kind == "values":
+        return Scale(np.nan_to_num(np.fmin.reduce(means, axis=(1, 2))).astype(np.float32), high, 1.0)
     return Scale(np.zeros_like(high), high, 2.0)
 
 
@@ -137,13 +152,36 @@ def nibbles(codes: UInt8[np.ndarray, "head row column"]) -> UInt8[np.ndarray, "h
 
 def thumbnails(att: AttentionTensor, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Every head as a small picture, each on a scale of its own."""
-    n_heads, n_queries, n_keys = att.shape
+    return small_pictures(_blocks(att, kind), att.shape, kind)
+
+
+def small_pictures(
+    blocks: Iterable[Block], shape: tuple[int, int, int], kind: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The same for blocks of matrices, of this shape in all."""
+    n_heads, n_queries, n_keys = shape
     size = _SMALL_THUMBNAIL if n_heads > _MANY_HEADS else _THUMBNAIL
     grain = Grain(max(1, -(-max(n_queries, n_keys) // size)), 4)
     codes = []
-    for values, allowed in _blocks(att, kind):
+    for values, allowed in blocks:
         means = box_means(values, allowed, grain.cell)
-        high = np.nan_to_num(np.nanquantile(means, _BRIGHT, axis=(1, 2))).astype(np.float32)
-        codes.append(coded(means, Scale(np.zeros_like(high), high, 2.0), grain))
+        codes.append(coded(means, _bright_scale(means, kind), grain))
     whole = np.concatenate(codes)
-    return {"shape": whole.shape, "cell": grain.cell}, {"thumbnails": nibbles(whole)}
+    text = {"shape": whole.shape, "cell": grain.cell, "signed": kind == "scores"}
+    return text, {"thumbnails": nibbles(whole)}
+
+
+def _bright_scale(means: Float[np.ndarray, "head row column"], kind: str) -> Scale:
+    """A scale that ends where nearly all cells do."""
+    present = np.where(np.isfinite(means).any(axis=(1, 2), keepdims=True), means, 0)
+
+    def end(values: np.ndarray, share: float) -> Float[np.ndarray, " head"]:
+        return np.asarray(np.nan_to_num(np.nanquantile(values, share, axis=(1, 2))), dtype=np.float32)
+
+    if kind == "scores":
+        most = end(np.abs(present), _BRIGHT)
+        return Scale(-most, most, 1.0)
+    high = end(present, _BRIGHT)
+    if kind == "values":
+        return Scale(end(present, 1 - _BRIGHT), high, 1.0)
+    return Scale(np.zeros_like(high), high, 2.0)

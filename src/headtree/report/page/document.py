@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, get_args
 from headtree import _checks
 from headtree._files import checked_path, write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
-from headtree.report.page.page_data import page_data
 from headtree.tensor.attention_tensor import Kind
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ _SCRIPTS = (
     "palettes.js",
     "state.js",
     "dom.js",
+    "slices.js",
     "colours.js",
     "plot.js",
     "download.js",
@@ -50,7 +50,7 @@ _SCRIPTS = (
     "table.js",
     "sections.js",
     "toolbar.js",
-    "main.js",
+    "groups.js",
 )
 
 
@@ -150,28 +150,27 @@ def _stored_page(run: Run) -> str | None:
 
 def page_html(run: Run, *, budget: int = BUDGET) -> str:
     """The page as text."""
+    from headtree.report.page.array_data import array_data  # a stored page is shown without them, at once
+    from headtree.report.page.page_data import page_data
+
     budget = _checks.at_least_one(budget, "budget")
-    if getattr(run, "kind", None) == "array":
-        raise InvalidValueError(
-            f"run {run.path} is of an array that is not attention, and the page shows heads. Its figures are in "
-            f"{run.path / 'figures'}; headtree organize FILE --attention hqk makes a run with a page of heads × "
-            "queries × keys"
-        )
-    if not isinstance(getattr(run, "path", None), Path) or getattr(run, "kind", None) not in get_args(Kind):
+    kind = getattr(run, "kind", None)
+    if not isinstance(getattr(run, "path", None), Path) or kind not in (*get_args(Kind), "array"):
         raise InvalidTypeError(
-            "run must be a run of a network, as open_run returns it, got "
-            f"{run!r:.80}; the page shows attention heads"
+            f"run must be a run, as open_run returns it, got {run!r:.80}; pass ht.open_run(path)"
         )
-    code, style = "\n".join(_static(name) for name in _SCRIPTS), _static("page.css")
+    entry, frame_file = ("array_main.js", "array.html") if kind == "array" else ("main.js", "page.html")
+    code, style = "\n".join(_static(name) for name in (*_SCRIPTS, entry)), _static("page.css")
     filling = {
         "policy": _policy(code, style),
         "style": style,
         "title": html.escape(run.name[:200]),
         "code": f"<script>{code}</script>",
     }
-    pieces = re.split(r"\{\{(\w+)\}\}", _static("page.html"))  # text and names of gaps in turn
+    pieces = re.split(r"\{\{(\w+)\}\}", _static(frame_file))  # text and names of gaps in turn
     frame = pieces[::2] + [filling.get(gap, "") for gap in pieces[1::2]]
-    data = page_data(run, budget - sum(len(text.encode()) for text in frame)).parts
+    room = budget - sum(len(text.encode()) for text in frame)
+    data = array_data(run, room) if kind == "array" else page_data(run, room).parts
     held = {name: f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items()}
     filling |= {"core": held.pop("core"), "parts": "\n".join(held.values())}
     pieces[1::2] = [filling[gap] for gap in pieces[1::2]]

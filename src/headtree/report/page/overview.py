@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from headtree.measures.head_coordinates import consensus_coordinates
 from headtree.measures.heads.glossary import explained
 from headtree.questionnaire.organization import Organization
-from headtree.report.words.answers import answers, families_found
+from headtree.report.words.answers import answers, families_found, roles_found
 from headtree.report.words.folder_sentences import folder_sentences
 from headtree.report.words.similarity_words import similarity_meaning, similarity_title
 from headtree.report.words.terms import TERMS
@@ -37,6 +39,8 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "name": run.name,
         "kind": run.kind,
         "values": run.values_words,
+        "unit": {"one": "head", "many": "heads"},
+        "slices": run.slices,
         "answers": [answer.to_dict() for answer in answers(run)],
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),
@@ -46,17 +50,17 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "inputs": list(run.inputs),
         "n_heads": len(run.heads),
         "layers": int(run.heads["layer"].nunique()),
-        "settings": _settings(run),
+        "settings": settings_rows(run),
         "stability": _stability(run),
     }
-    text["columns"], arrays = _columns(run.heads)
+    text["columns"], arrays = columns_data(run.heads)
     for name, tree_text, tree_arrays in _trees(run):
         text[name] = tree_text
         arrays |= {f"{name}_{part}": array for part, array in tree_arrays.items()}
     return text, arrays
 
 
-def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def columns_data(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Columns of heads.csv: numbers as arrays, everything else as text."""
     described: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
@@ -75,15 +79,16 @@ def _columns(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
 def _trees(run: Run) -> list[tuple[str, dict[str, Any], dict[str, np.ndarray]]]:
     """The tree of heads of all inputs by each similarity, and of each input, with their folders in words."""
     trees = []
+    words = partial(folder_sentences, run.heads)
     for kind, joint in run.similarities.items():
         points = consensus_coordinates(joint)
         support = dict(zip(joint.node.tolist(), joint.support.tolist(), strict=True))
         order = joint.tree.order(points[:, 0])
-        trees.append(_tree(f"all_{kind}", joint.tree, order, joint.affinity, run.heads, support))
+        trees.append(tree_data(f"all_{kind}", joint.tree, order, joint.affinity, words, support))
         trees[-1][2]["coordinates"] = points.astype(np.float32)
     for i in range(run.n_inputs):
         org = run.organization[i]
-        trees.append(_tree(f"input_{i}", org.trees[0], org.order(0), org.affinities[0], run.heads, {}))
+        trees.append(tree_data(f"input_{i}", org.trees[0], org.order(0), org.affinities[0], words))
         trees[-1][2]["coordinates"] = _coordinates(org)
     return trees
 
@@ -105,22 +110,22 @@ def _coordinates(org: Organization) -> Float[np.ndarray, "head component"]:
     return np.asarray(org.coordinates[0][:, :3], dtype=np.float32)
 
 
-def _tree(
+def tree_data(
     name: str,
     tree: PartitionTree,
     order: Int[np.ndarray, " head"],
     affinity: Float[np.ndarray, "head head"],
-    table: Any,
-    support: Mapping[int, float],
+    words: Callable[[list[Int[np.ndarray, " head_of_folder"]]], list[str]],
+    support: Mapping[int, float] = MappingProxyType({}),
 ) -> tuple[str, dict[str, Any], dict[str, np.ndarray]]:
-    """A tree for drawing: its distinct folders as ranges of the display order."""
+    """A tree for drawing: its distinct folders as ranges of the display order, and in words."""
     folders = tree.distinct
     inner = np.flatnonzero(~folders.is_leaf) if tree.n_leaves > 1 else np.array([0])
     place = np.argsort(order)
     members = [np.flatnonzero(tree.nodes[folders.level[i]] == folders.node[i]) for i in inner]
     number = {int(folder): i for i, folder in enumerate(inner)}
     codes, low, high = _affinity_codes(affinity, order)
-    text = {"words": folder_sentences(table, members), "affinity": [low, high]}
+    text = {"words": words(members), "affinity": [low, high]}
     arrays = {
         "order": order.astype(np.int32),
         "start": np.array([place[heads].min() for heads in members], dtype=np.int32),
@@ -198,7 +203,7 @@ def _stability(run: Run) -> dict[str, Any] | None:
 _NOT_SHOWN = ("settings", "notes", "inputs", "format", "created", "steps", "files", "sha256")
 
 
-def _settings(run: Run) -> list[tuple[str, str]]:
+def settings_rows(run: Run) -> list[tuple[str, str]]:
     """Settings, versions and the like that have a value, each once."""
     about = {name: value for name, value in dict(run.info).items() if name not in _NOT_SHOWN}
     rows = flattened({**dict(run.settings), **about})
@@ -223,6 +228,17 @@ def shortened(text: str, at_most: int = 200) -> str:
 
 
 def representatives(run: Run) -> Int[np.ndarray, " family"]:
-    """The head of each family that is nearest to the others; without families, the nearest to all heads."""
+    """The head of each family that is nearest to the others, and the head that the page shows first.
+
+    Without families, the head that is nearest to all others is in place of theirs.
+    """
     medoids = run.consensus.families().medoid
-    return np.sort(medoids if len(medoids) else [int(run.consensus.affinity.sum(axis=1).argmax())])
+    typical = medoids if len(medoids) else [int(run.consensus.affinity.sum(axis=1).argmax())]
+    return np.unique([*typical, _first_head(run.heads)])
+
+
+def _first_head(table: Any) -> int:
+    """What the page shows before a head is chosen: the strongest of the most frequent role, else of all."""
+    roles = roles_found(table)
+    names = [str(name) for name in table["name"]]
+    return names.index(roles[0]["strongest"]) if roles else int(table["structure_rank"].to_numpy().argmin())

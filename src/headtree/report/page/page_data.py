@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headtree.runs.run import Run
 
 #: Sides of cells that are tried, finest first.
-_CELLS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+CELLS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 #: By how much the cells of the inputs that are not shown as finely as the first may be larger.
 _COARSER = (2, 4, 8)
@@ -123,7 +123,7 @@ def _grains(material: _Material, kind: str, room: float) -> list[Grain | None]:
     def sizes(grain: Grain, first: int, end: int) -> Iterator[float]:
         return (material.size(kind, i, grain) for i in range(first, end))
 
-    for cell in _CELLS:
+    for cell in CELLS:
         fine = Grain(cell, 4)
         if cell > 1 and material.longest <= cell:
             break
@@ -240,12 +240,12 @@ class _Material:
         }
         arrays: dict[str, np.ndarray] = {}
         for name, axis in (("query", 1), ("key", 2)):
-            arrays |= _axis(org, axis, name)
+            arrays |= axis_orders(org, axis, name)
         detail_text, detail_arrays = _detail_arrays(details(att, org, heads.tolist()))
         return packed(text | detail_text, arrays | detail_arrays)
 
 
-def _axis(org: Organization, axis: int, name: str) -> dict[str, np.ndarray]:
+def axis_orders(org: Organization, axis: int, name: str) -> dict[str, np.ndarray]:
     """Display order of an axis, and the level on which each slice separates from the one before it."""
     order, labels = org.order(axis), org.trees[axis].labels
     apart = labels[:, order[1:]] != labels[:, order[:-1]]
@@ -281,7 +281,7 @@ def _left_out(run: Run, plan: PagePlan, material: _Material) -> Iterator[str]:
     if not plan.every_head:
         yield (
             f"Haar coefficients and paraproduct terms are included for {len(material.chosen)} of {n_heads} heads: "
-            "in each family the head nearest to the others."
+            "in each family the head nearest to the others, and the head shown first."
         )
     for kind, grains in plan.grains.items():
         what = _KIND_WORDS[kind] if len(plan.grains) > 1 else "Matrices"

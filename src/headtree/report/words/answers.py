@@ -16,6 +16,7 @@ from headtree.measures.heads.roles import WORDS
 from headtree.report.words.folder_words import folder_words
 from headtree.report.words.numbers import number_words
 from headtree.report.words.similarity_words import heads_that
+from headtree.report.words.slice_words import said_of
 from headtree.runs.run import Run
 from headtree.tensor.attention_tensor import HeadId
 
@@ -91,7 +92,12 @@ def answers(run: Run) -> list[Answer]:
         _unusual(run),
         _sparsity(run),
     ]
-    return [answer for answer in found if answer is not None]
+    slices = run.slices
+    return [_said_of(slices, answer) for answer in found if answer is not None]
+
+
+def _said_of(slices: str, answer: Answer) -> Answer:
+    return Answer(answer.about, tuple(Phrase(said_of(slices, part.text), part.heads) for part in answer.phrases))
 
 
 def _answer(about: str, *phrases: str | Phrase) -> Answer:
@@ -293,6 +299,8 @@ def _families(run: Run) -> list[Answer]:
         else ""
     )
     found = families_found(run)
+    if about.n_folders == 0 and len(run.heads) > 2:
+        return [_answer("families", "There is nothing to group: all heads are equally alike on these inputs.")]
     if not found:
         text = f"No group of heads replicates: no set of {who} is found again on other inputs beyond chance.{few}"
         return [_answer("families", text)]

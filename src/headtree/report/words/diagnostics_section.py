@@ -28,6 +28,9 @@ MEANINGS = "What the columns of heads and layers mean"
 
 _N_EXAMPLES, _N_NAMES = 6, 20
 
+#: Measures that the structure score repeats, and that are named.
+_N_REPEATED = 3
+
 _COLUMN_OF = {words: column for column, words in WORDS.items()}
 
 #: Most folders with a role to list, and the fewest heads of a folder worth listing.
@@ -60,7 +63,7 @@ def diagnostics_section(
     text, tables = [_roles_text(found), *_induction_text(found)], [_roles_table(found)]
     if consensus is not None:
         agreements = tree_agreements(found, consensus, rng=rng)
-        text.append(" ".join(_agreement_text(name, agreement) for name, agreement in agreements.items()))
+        text.append(_agreements_text(found, agreements))
         tables += [
             *_families_table(found, consensus, values),
             _folders_table(found, consensus),
@@ -198,6 +201,18 @@ def _folders_table(found: Diagnostics, consensus: Consensus) -> Table:
     return Table(caption, ["in words", "heads", "support"], rows)
 
 
+def _agreements_text(found: Diagnostics, agreements: dict[str, TreeAgreement]) -> str:
+    """What groups of heads have in common; what cannot be asked is said once."""
+    missing = [
+        what for what, names in (("role", found.roles.names), ("leaning", found.roles.leanings)) if not any(names)
+    ]
+    lead = (
+        [f"No head has a {' or a '.join(missing)} here, so groups cannot be compared with them."] if missing else []
+    )
+    asked = {name: own for name, own in agreements.items() if not any(name.startswith(what) for what in missing)}
+    return " ".join([*lead, *(_agreement_text(name, agreement) for name, agreement in asked.items())])
+
+
 def _agreement_text(name: str, agreement: TreeAgreement) -> str:
     if agreement.reason:
         return f"Whether the tree's folders predict {name} cannot be tested: {agreement.reason}."
@@ -219,18 +234,17 @@ def _agreement_table(agreements: dict[str, TreeAgreement]) -> Table:
 
 def _overlap_text(table: DataFrame, values: str) -> str:
     measure = "Haar entropy of raw scores" if values == "raw scores" else "structure score of heads"
-    by_kind = {kind: list(table.loc[table["contained"] == kind, "measure"]) for kind in ("largely", "partly", "no")}
+    largely = table[table["contained"] == "largely"]
+    first = largely.loc[
+        largely["correlation"].abs().sort_values(ascending=False, kind="stable").index[:_N_REPEATED]
+    ]
+    names = [f"{row.measure.replace('_', ' ')} (ρ = {row.correlation:.2f})" for row in first.itertuples()]
+    repeats = f"mostly repeats {', '.join(names)}" if names else "repeats none of the other measures"
     return (
-        f"The {measure} (l1 norm of Haar coefficients, [OA], eq. 21) largely contains "
-        f"{_listing(by_kind['largely'])}; partly {_listing(by_kind['partly'])}; and not "
-        f"{_listing(by_kind['no'])}. Largely: the whole 95 % interval of "
-        "Spearman's correlation over heads is beyond 0.7 or -0.7; partly: it excludes 0. Heads of one layer are "
-        "not independent, so the true intervals are wider."
+        f"The {measure} (l1 norm of Haar coefficients, [OA], eq. 21) {repeats}; the table below has all. There, "
+        "“largely” means that the whole 95 % interval of Spearman's correlation over heads is beyond 0.7 or -0.7, "
+        "and “partly” that it excludes 0. Heads of one layer are not independent, so the true intervals are wider."
     )
-
-
-def _listing(names: Sequence[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names) if names else "none of these"
 
 
 def _overlap_table(table: DataFrame) -> Table:

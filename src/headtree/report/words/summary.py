@@ -9,12 +9,13 @@ from typing import Any
 from headtree.report.words.answers import (
     answers,
     families_found,
-    gain_words,
     induction_found,
     largest_effects,
     roles_found,
 )
+from headtree.report.words.array_answers import array_answers
 from headtree.runs.run import Run
+from headtree.tensor.slice_names import DEPTH
 
 #: What each answer is called at the left of its line; families are listed below the first line on them.
 _TITLES = {
@@ -26,6 +27,8 @@ _TITLES = {
     "ranking": "ranking",
     "unusual": "unusual",
     "sparsity": "sparsity",
+    "found": "found",
+    "order": "order",
 }
 
 _INDENT, _WIDTH = 22, 118
@@ -47,6 +50,7 @@ def summarized(run: Run) -> dict[str, Any]:
         "similarities": list(run.similarities),
         "inputs": list(run.inputs),
         "notes": list(run.record.notes),
+        "slices": run.slices,
         "heads": len(table),
         "layers": len(run.layers),
         "answers": [answer.to_dict() for answer in answers(run)],
@@ -79,7 +83,9 @@ def _of_array(run: Run) -> dict[str, Any]:
         "settled": org.status.settled,
         "status": str(org.status),
         "missing": run.measures.missing,
+        "answers": [answer.to_dict() for answer in array_answers(run)],
         "sparsity_gain": run.measures.sparsity.gain,
+        "report": _existing(run, "report.html"),
         "tables": {name: _existing(run, f"{name}.csv") for name in org.names},
         "figures": len(run.figures),
     }
@@ -95,15 +101,19 @@ def in_words(found: Mapping[str, Any]) -> str:
 
 
 def _network_words(found: Mapping[str, Any]) -> str:
-    n = len(found["inputs"])
+    layers = "" if found["slices"] == DEPTH else f" in {_many(found['layers'], 'layer')}"
     lines = [
-        f"{found['model']}: {found['heads']} heads in {found['layers']} layers, {found['values']} on "
-        f"{n} input{'s' * (n != 1)}",
+        f"{found['model']}: {_many(found['heads'], found['slices'])}{layers}, "
+        f"{found['values']} on {_many(len(found['inputs']), 'input')}",
         *(f"  note                {note}" for note in found["notes"]),
     ]
     for answer in found["answers"]:
         lines += _wrapped(_TITLES.get(answer["about"], ""), answer["text"])
     return "\n".join([*lines, f"  {'look at':20}{_where(found)}"])
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _wrapped(title: str, text: str) -> list[str]:
@@ -118,13 +128,14 @@ def _array_words(found: Mapping[str, Any]) -> str:
     shape = " × ".join(f"{n} {name}" for n, name in zip(found["shape"], found["axes"], strict=True))
     missing = f", {found['missing']} entries missing" if found["missing"] else ""
     lines = [f"{found['file']}: {shape}{missing}; {found['status']}"]
-    lines += [f"  {name:10} folders by level: {_counts(counts)}" for name, counts in found["folders"].items()]
-    lines += [
-        f"  sparsity   {gain_words(found['sparsity_gain'], 'array')}",
-        f"  look at    {found['run']}: {', '.join(f'{name}.csv' for name in found['axes'])}"
-        f"{', figures/' if found['figures'] else ''}; in Python: headtree.open_run({found['run']!r})",
-    ]
-    return "\n".join(lines)
+    for answer in found["answers"]:
+        lines += _wrapped(_TITLES.get(answer["about"], ""), answer["text"])
+    for name, counts in found["folders"].items():
+        lines += _wrapped("", f"{name}: folders by level {_counts(counts)}")
+    files = ", ".join(f"{name}.csv" for name in found["axes"])
+    pages = f"{found['report']}, " if found["report"] else ""
+    where = f"{pages}{found['run']}: {files}{', figures/' if found['figures'] else ''}"
+    return "\n".join([*lines, f"  {'look at':20}{where}; in Python: headtree.open_run({found['run']!r})"])
 
 
 def _counts(counts: Sequence[int]) -> str:

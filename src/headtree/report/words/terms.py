@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 TERMS = {
+    "findings": "Findings are computed from the run, and so are their numbers; an underlined one selects the "
+    "heads it is about.",
+    "head": "A head gives each query weights over the keys; L3H5 is head 5 of layer 3, both counted from 0.",
+    "where it looks": "Tokens are shaded by the attention that the chosen query pays them, or all queries on "
+    "average.",
     "family": "A family is a group of heads that are alike and that other inputs put together again.",
     "folder": "A folder is a group of heads in the tree of heads; folders lie inside larger folders.",
     "support": "Support says how much of a folder trees of other inputs show again, beyond chance: from 0 to 1.",
@@ -19,5 +24,23 @@ TERMS = {
     "of entries they compare.",
     "paraproduct": "The paraproduct splits softmax of a head into what each scale of the trees explains.",
     "stability": "Stability says how alike different inputs rank and group the heads.",
+    "energy": "Energy is the sum of squares of Haar coefficients; its share by support says at which scales a "
+    "head varies.",
+    "rank correlation": "The rank correlation of two inputs is 1 if they rank the heads alike, and near 0 if at "
+    "random.",
+    "table": "The table has every number about every head; a heading explains its column and sorts by it.",
     "confidence": "The confidence of a head is the mean over queries of the largest attention weight.",
+}
+
+#: The same on the page of a plain array.
+ARRAY_TERMS = {
+    "findings": "Findings are computed from the run; an underlined number selects the slices it is about.",
+    "table": "The table has every number about every slice of the axis; a heading sorts by its column.",
+    "slice": "A slice is the array at one place of an axis.",
+    "folder": "A folder is a group of slices in the tree of an axis; folders lie inside larger folders.",
+    "affinity": "The affinity of two slices is near 1 if they are alike and near 0 if they are not.",
+    "map": "The map shows slices as points by their diffusion coordinates: alike ones lie close together.",
+    "tree": "The tree joins slices that are alike first; further left, junctions join slices that are less alike.",
+    "organized": "An organized matrix has its rows and columns in the order of their trees, similar ones close.",
+    "Haar coefficients": TERMS["Haar coefficients"],
 }

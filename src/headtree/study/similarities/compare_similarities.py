@@ -23,10 +23,10 @@ from headtree.study.cache import cached
 from headtree.study.similarities import similarity_settings as settings
 from headtree.study.similarities.evidence_networks import EvidenceNetwork, check_network, evidence_network
 from headtree.study.similarities.functional_truth import FunctionalTruth
-from headtree.study.similarities.geometries import FUNCTION, PLAIN, QUESTIONNAIRES, Geometry, geometry
+from headtree.study.similarities.geometries import FUNCTION, PLAIN, QUESTIONNAIRES, TREES, Geometry, geometry
 from headtree.study.similarities.halved_estimates import HalvedEstimate
 from headtree.study.similarities.predicted_function import family_function, function_agreement
-from headtree.study.similarities.prize import CHOSEN
+from headtree.study.similarities.prize_choice import choose, read_scores
 from headtree.study.similarities.replication import (
     FamilyReplication,
     family_agreement,
@@ -39,8 +39,11 @@ from headtree.study.similarities.vit_effects import read_truth, write_truth
 #: Lines of a document that mark the text which `into` replaces.
 MARKS = ("<!-- similarities: begin -->", "<!-- similarities: end -->")
 
-#: All similarities that are compared; the last is the candidate for the best of all.
-SIMILARITIES: tuple[str, ...] = (*PLAIN, FUNCTION, *QUESTIONNAIRES, CHOSEN)
+#: The candidate for the best of all that was chosen on other inputs.
+CHOSEN = choose(read_scores())
+
+#: All similarities that are compared; the last two are candidates for the best of all.
+SIMILARITIES: tuple[str, ...] = tuple(dict.fromkeys((*PLAIN, FUNCTION, *QUESTIONNAIRES, TREES, CHOSEN)))
 
 
 @dataclass(frozen=True, eq=False)

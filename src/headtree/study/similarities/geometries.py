@@ -30,6 +30,9 @@ QUESTIONNAIRES = (
 
 FUNCTION = "function"
 
+#: The tree distances of attention and of values, one of the candidates for the best of all.
+TREES = "T+U"
+
 #: What each similarity is, in a few words.
 WORDS = {
     "attention": "attention (Hellinger)",
@@ -37,6 +40,7 @@ WORDS = {
     "l1": "L1 (total variation)",
     "cosine": "cosine of probabilities",
     "function": "function (attention + values)",
+    "T+U": "trees (attention + values)",
 }
 
 

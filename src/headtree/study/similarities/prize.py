@@ -2,17 +2,15 @@
 
     python -m headtree.study.similarities.prize WIKITEXT/valid.txt PICTURES
 
-measures all candidates on text and pictures that no report uses. The rule was fixed before any candidate was
-measured: in each network and each question (TBE, function, roles) a candidate's margin is its score minus that of
-the best plain similarity; the candidate whose smallest margin is largest is chosen, and it alone is measured on the
-inputs that are reported. Roles are held against the best level of the tree here, since families of all candidates
-would take hours.
+measures all candidates on text and pictures that no report uses, and stores what they score in ``candidates.csv``
+beside this file. `prize_choice` has the rule by which one is chosen; that one is measured on the inputs that are
+reported. Roles are held against the best level of the tree here, since families of all candidates take hours.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +33,14 @@ from headtree.study.similarities.evidence_networks import (
 )
 from headtree.study.similarities.geometries import PLAIN
 from headtree.study.similarities.predicted_function import pair_correlation
+from headtree.study.similarities.prize_choice import FILE, prize_words, write_scores
 from headtree.study.similarities.replication import transfer_by_draw
 from headtree.study.similarities.similarity_settings import PIECES_FOR_EFFECTS, SEED, TOKENS
 from headtree.study.similarities.variants import VARIANTS, of_variant
 from headtree.study.similarities.vit_effects import read_pictures
+
+#: Networks on which candidates are compared.
+NETWORKS = ("txl", "minilm", "vit")
 
 #: Inputs on which candidates are compared, passages of 256 tokens on which txl's heads are ablated for it, the
 #: first piece of text on which MiniLM's are, and the first test picture that may be taken.
@@ -46,56 +48,6 @@ N_INPUTS = 20
 N_PASSAGES = 10
 FIRST_FOR_EFFECTS = 80
 FIRST_PICTURE = 2000
-
-#: The candidate that the rule chose.
-CHOSEN = "0.75 Hellinger + 0.25 (O)"
-
-#: Its margins on the inputs of the choice: score, and the best plain similarity with its score.
-SELECTION: Mapping[tuple[str, str], tuple[float, str, float]] = {
-    ("txl", "TBE"): (0.782, "jensen-shannon", 0.776),
-    ("txl", "roles"): (0.383, "jensen-shannon", 0.475),
-    ("txl", "function"): (0.306, "cosine", 0.317),
-    ("minilm", "TBE"): (0.845, "attention", 0.848),
-    ("minilm", "roles"): (0.521, "l1", 0.625),
-    ("minilm", "function"): (0.059, "attention", 0.045),
-    ("vit", "TBE"): (0.639, "jensen-shannon", 0.660),
-    ("vit", "roles"): (0.159, "attention", 0.143),
-}
-
-#: How many of the candidates were ahead of the best plain similarity in everything there.
-N_AHEAD = 0
-
-Scores = Mapping[tuple[str, str], float]  #: by network and question
-
-
-def prize_words() -> list[str]:
-    """What was tried and chosen, and on what."""
-    found = ", ".join(
-        f"{network} {question} {value - plain:+.2f} ({name})"
-        for (network, question), (value, name, plain) in SELECTION.items()
-    )
-    ahead = "none was" if N_AHEAD == 0 else f"{N_AHEAD} {'was' if N_AHEAD == 1 else 'were'}"
-    return [
-        f"{len(VARIANTS)} candidates were tried: weighted sums of kernels of attention (P, cosines; S, roots), of "
-        "values (V), of outputs (O), of attention times values (J), and of tree distances (T, of probabilities; U, "
-        "of values, on the questionnaire's own trees), alone or mixed with the Hellinger affinity. They were "
-        "compared on WikiText-2's validation text and on CIFAR-10 test pictures that are no samples; "
-        f"{ahead} ahead of the best plain similarity in every question and network there. The rule was fixed "
-        f"before: the candidate whose smallest margin is largest. It is **{CHOSEN}**, with the margins {found}. "
-        "The function of vit had no part in the choice."
-    ]
-
-
-def margins(scores: Mapping[str, Scores], names: Mapping[str, object] = VARIANTS) -> dict[str, float]:
-    """The smallest margin of each candidate over the best plain similarity."""
-    best = {key: max(scores[plain][key] for plain in PLAIN) for key in scores[PLAIN[0]]}
-    return {name: min(scores[name][key] - best[key] for key in best) for name in names}
-
-
-def choose(scores: Mapping[str, Scores]) -> str:
-    """The candidate whose smallest margin is largest; of equals, the first listed."""
-    found = margins(scores)
-    return max(found, key=lambda name: found[name])
 
 
 def scores_on(network: EvidenceNetwork) -> dict[str, dict[tuple[str, str], float]]:
@@ -124,36 +76,30 @@ def scores_on(network: EvidenceNetwork) -> dict[str, dict[tuple[str, str], float
     return result
 
 
-def selection_networks(text: Path, pictures: Path) -> list[EvidenceNetwork]:
-    """The networks with other inputs: a text of WikiText's validation part, and other pictures."""
+def selection_network(name: str, text: Path, pictures: Path) -> EvidenceNetwork:
+    """A network with other inputs: a text of WikiText's validation part, or other pictures."""
+    network = evidence_network(name)
+    if name == "vit":
+        images = read_pictures(pictures)
+        chosen = np.random.default_rng(SEED).permutation(np.arange(FIRST_PICTURE, len(images)))[:N_INPUTS]
+        pixels = vit.pixel_values(images[torch.from_numpy(chosen)], 224)
+        return replace(network, inputs=[{"pixel_values": image[None]} for image in pixels], measure_function=None)
     words = text.read_text(encoding="utf-8")
-    txl, minilm = evidence_network("txl"), evidence_network("minilm")
-    long_pieces = _shuffled(text_pieces(txl.view, [words[:400_000]], 4 * TOKENS))
-    pieces = _shuffled(text_pieces(minilm.view, [words[:600_000]], TOKENS))
-    images = read_pictures(pictures)
-    chosen = np.random.default_rng(SEED).permutation(np.arange(FIRST_PICTURE, len(images)))[:N_INPUTS]
-    pixels = vit.pixel_values(images[torch.from_numpy(chosen)], 224)
-    return [
-        replace(
-            txl,
+    if name == "txl":
+        long_pieces = _shuffled(text_pieces(network.view, [words[:400_000]], 4 * TOKENS))
+        passages = long_pieces[N_INPUTS : N_INPUTS + N_PASSAGES]
+        return replace(
+            network,
             inputs=[{"input_ids": piece["input_ids"][:, :TOKENS]} for piece in long_pieces[:N_INPUTS]],
-            measure_function=lambda: truth_by_loss(
-                txl.view, long_pieces[N_INPUTS : N_INPUTS + N_PASSAGES], "words"
-            ),
-        ),
-        replace(
-            minilm,
-            inputs=pieces[:N_INPUTS],
-            measure_function=lambda: truth_by_embeddings(
-                minilm.view, pieces[FIRST_FOR_EFFECTS : FIRST_FOR_EFFECTS + PIECES_FOR_EFFECTS]
-            ),
-        ),
-        replace(
-            evidence_network("vit"),
-            inputs=[{"pixel_values": image[None]} for image in pixels],
-            measure_function=None,
-        ),
-    ]
+            measure_function=lambda: truth_by_loss(network.view, passages, "words"),
+        )
+    pieces = _shuffled(text_pieces(network.view, [words[:600_000]], TOKENS))
+    others = pieces[FIRST_FOR_EFFECTS : FIRST_FOR_EFFECTS + PIECES_FOR_EFFECTS]
+    return replace(
+        network,
+        inputs=pieces[:N_INPUTS],
+        measure_function=lambda: truth_by_embeddings(network.view, others),
+    )
 
 
 def _shuffled(pieces: Sequence[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
@@ -165,20 +111,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Choose one similarity of heads among all candidates.")
     parser.add_argument("text", type=Path, help="WikiText-2's validation text")
     parser.add_argument("pictures", type=Path, help="an .npz with x, or a folder with CIFAR-10")
+    parser.add_argument("--output", type=Path, default=FILE, help="the file to write; the default is read")
     given = parser.parse_args()
     scores: dict[str, dict[tuple[str, str], float]] = {}
-    for network in selection_networks(given.text, given.pictures):
-        for name, found in scores_on(network).items():
+    for network in NETWORKS:
+        for name, found in scores_on(selection_network(network, given.text, given.pictures)).items():
             scores.setdefault(name, {}).update(found)
-            print(network.name, name, " ".join(f"{q} {value:.3f}" for (_, q), value in found.items()), flush=True)
-    smallest = margins(scores)
-    for name in sorted(smallest, key=lambda name: -smallest[name]):
-        print(f"{smallest[name]:+.3f} {name}")
-    chosen = choose(scores)
-    print(f"chosen: {chosen}; ahead in everything: {sum(margin > 0 for margin in smallest.values())}")
-    for key, value in scores[chosen].items():
-        best = max(PLAIN, key=lambda plain: scores[plain][key])
-        print(f"    {key}: ({value:.3f}, {best!r}, {scores[best][key]:.3f}),")
+            print(network, name, " ".join(f"{q} {value:.3f}" for (_, q), value in found.items()), flush=True)
+    write_scores(given.output, scores)
+    print("\n".join(prize_words(scores)))
 
 
 if __name__ == "__main__":

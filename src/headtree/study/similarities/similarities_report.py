@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 
 from headtree.study.similarities import similarity_settings as settings
-from headtree.study.similarities.compare_similarities import NetworkComparison, SimilarityResult
+from headtree.study.similarities.compare_similarities import CHOSEN, NetworkComparison, SimilarityResult
 from headtree.study.similarities.geometries import PLAIN, WORDS
 from headtree.study.similarities.halved_estimates import HalvedEstimate, MeanDifference
-from headtree.study.similarities.prize import CHOSEN, prize_words
+from headtree.study.similarities.prize_choice import prize_words, read_scores
 
 #: Each question, by its key: what is asked, and the column of the tables.
 QUESTIONS = {
@@ -162,7 +162,7 @@ def _two(value: float) -> str:
 
 def prize_lines(found: Sequence[NetworkComparison]) -> list[str]:
     """What was tried and chosen on other inputs, and what these inputs confirm."""
-    lines = [*prize_words(), ""]
+    lines = [*prize_words(read_scores()), ""]
     rows, wins = [], []
     for network in found:
         for question in ("tbe", "function", "roles"):

@@ -17,25 +17,25 @@ HT.affinity = (() => {
     let tree, code, nCells, side, marks = null;
     const value = (i, j) => tree.affinity[0] + (tree.affinity[1] - tree.affinity[0]) * code(i, j) / 254;
     const cellOf = place => Math.min(nCells - 1, Math.floor((place + 0.5) * nCells / net.nHeads));
-    const nearest = lazily("Affinities of the first selected head as a table", () => {
+    const nearest = lazily(`Affinities of the first selected ${net.unit.one} as a table`, () => {
       const head = HT.state.get().selected[0] ?? net.first, row = cellOf(tree.place[head]);
       const others = net.names.map((_, i) => i).filter(i => i !== head)
         .map(i => [i, value(row, cellOf(tree.place[i]))]).sort((a, b) => b[1] - a[1]);
-      return table(`All heads, nearest to ${net.names[head]} first`, ["head", "affinity"], others.map(([i, v]) => [net.names[i], v]));
+      return table(`All ${net.unit.many}, nearest to ${net.names[head]} first`, [net.unit.one, "affinity"], others.map(([i, v]) => [net.names[i], v]));
     });
     const place = (x, y) => {
       const [p, q] = [(x - LEFT) / side, (y - TOP) / side].map(share => Math.floor(share * net.nHeads));
       return tree && p >= 0 && q >= 0 && p < net.nHeads && q < net.nHeads ? [q, p] : null;
     };
     const self = HT.plot.card({
-      id: "affinity", title: "Affinity of heads", term: net.explained("affinity"), tables: [nearest],
-      sentence: "Every two heads, in the order of the tree: bright blocks on the diagonal are groups. Click a cell to compare its two heads.",
+      id: "affinity", title: `Affinity of ${net.unit.many}`, term: net.explained("affinity"), tables: [nearest],
+      sentence: `Every two ${net.unit.many}, in the order of the tree: bright blocks on the diagonal are groups. Click a cell to select its two ${net.unit.many}.`,
       legends: (x, y, width) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), x, y, width),
       draw: width => {
         tree = net.tree();
         nCells = Math.round((Math.sqrt(8 * tree.codes.length + 1) - 1) / 2);
         code = triangle(tree.codes, nCells);
-        side = Math.max(100, Math.min(560, width - LEFT - RIGHT));
+        side = Math.max(100, Math.min(Math.max(560, 0.5 * innerHeight), width - LEFT - RIGHT));
         const apart = [];  // the diagonal, where each head meets itself, does not set the scale
         for (let i = 0; i < nCells; i++) for (let j = i + 1; j < nCells; j++) apart.push(value(i, j));
         const sorted = Float64Array.from(apart).sort(), at = share => sorted[Math.floor(share * (sorted.length - 1))] ?? 0;

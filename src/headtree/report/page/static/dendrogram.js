@@ -32,7 +32,7 @@ HT.dendrogram = (() => {
 
   function start(net) {
     const collapse = el("select", {id: "tree-collapse"});
-    options(collapse, [[0, "none"], ...[2, 4, 8, 16, 32].filter(n => 4 * n <= net.nHeads).map(n => [n, `up to ${n} heads`])], 0);
+    options(collapse, [[0, "none"], ...[2, 4, 8, 16, 32].filter(n => 4 * n <= net.nHeads).map(n => [n, `up to ${n} ${net.unit.many}`])], 0);
     collapse.addEventListener("change", () => HT.state.set({collapse: Number(collapse.value)}));
     const zoom = el("input", {type: "range", id: "tree-zoom", min: 2, max: 18, value: net.nHeads > 400 ? 9 : 12, "aria-label": "Height of a row"});
     zoom.addEventListener("input", () => self.render());
@@ -45,7 +45,7 @@ HT.dendrogram = (() => {
     }
 
     const self = HT.plot.card({
-      id: "tree", title: "Tree of heads", term: net.explained("tree"),
+      id: "tree", title: `Tree of ${net.unit.many}`, term: net.explained("tree"),
       controls: [labelled("collapse groups of", collapse), labelled("row height", zoom)],
       legends: (x, y, room) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), x, y, room),
       draw: room => {
@@ -89,7 +89,7 @@ HT.dendrogram = (() => {
         if (!found) return null;
         if (found.head !== undefined) return net.about(found.head);
         const support = tree.support[found.folder];
-        return [el("strong", {}, `${tree.size[found.folder]} heads${support >= LEAST ? `, support ${percent(support)}` : ""}`),
+        return [el("strong", {}, `${tree.size[found.folder]} ${net.unit.many}${support >= LEAST ? `, support ${percent(support)}` : ""}`),
           el("div", {}, tree.words[found.folder])];
       },
       tapped: (x, y, add) => {
@@ -102,17 +102,17 @@ HT.dendrogram = (() => {
 
     /** The layer and the chosen colour of each head, and its name. */
     function strips(element, right, each, color) {
-      const layer = HT.colours.ofColumn(net, "layer").colours, own = HT.colours.ofColumn(net, color).colours;
-      const size = Math.min(11, each - 0.5);
-      element.append(text(right + 4, 11, "layer", {"font-size": 9, fill: theme("soft")}));
+      const own = HT.colours.ofColumn(net, color).colours, layer = net.isArray ? own : HT.colours.ofColumn(net, "layer").colours;
+      const size = Math.min(11, each - 0.5), shortened = name => name.length > 10 ? `${name.slice(0, 9)}…` : name;
+      if (!net.isArray) element.append(text(right + 4, 11, "layer", {"font-size": 9, fill: theme("soft")}));
       placed.rows.forEach(({head, folder}, row) => {
         const y = placed.y(row) - each / 2, name = right + 2 * STRIP + 8;
         if (folder !== undefined) {
-          element.append(text(right + 4, y + each / 2 + 4, `▸ ${tree.size[folder]} heads`, {"font-size": Math.max(8, size)}));
+          element.append(text(right + 4, y + each / 2 + 4, `▸ ${tree.size[folder]} ${net.unit.many}`, {"font-size": Math.max(8, size)}));
           return;
         }
         element.append(rect(right + 3, y + 0.5, STRIP, each - 1, {fill: layer[head]}), rect(right + 4 + STRIP, y + 0.5, STRIP, each - 1, {fill: own[head]}));
-        if (size >= 7) element.append(text(name, y + each / 2 + size / 3, net.names[head], {"font-size": size, "data-name": head}));
+        if (size >= 7) element.append(text(name, y + each / 2 + size / 3, shortened(net.names[head]), {"font-size": size, "data-name": head}));
       });
     }
 
@@ -165,14 +165,14 @@ HT.dendrogram = (() => {
     const firm = tree.support[f] >= LEAST ? [el("strong", {}, `Support ${percent(tree.support[f])}.`), " "] : [];
     const details = el("details", {open}, el("summary", {}, el("span", {}, tree.words[f]), " ", ...firm),
       button("Select", () => { HT.state.select(tree.members(f)); byId("heads").scrollIntoView(); }, {class: "small",
-        "aria-label": `Select these ${tree.size[f]} heads`}), content);
+        "aria-label": `Select these ${tree.size[f]} ${net.unit.many}`}), content);
     const fill = () => {
       if (!details.open || content.hasChildNodes()) return;
       const inside = new Set(children[f].flatMap(child => tree.members(child)));
       const single = tree.members(f).filter(head => !inside.has(head));
       content.append(...children[f].map(child => item(net, tree, children, child, depth + 1)));
       if (single.length) {
-        content.append(el("p", {class: "single"}, "Single heads: ",
+        content.append(el("p", {class: "single"}, `Single ${net.unit.many}: `,
           ...single.flatMap((head, i) => [i ? ", " : "", headLink(net.names[head], [head])])));
       }
     };

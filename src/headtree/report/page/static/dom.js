@@ -70,17 +70,22 @@ HT.dom = (() => {
 
   /** A button that selects heads, and looks like a link. */
   const headLink = (text, heads) => button(text, event => HT.state.select(heads, event.shiftKey),
-    {class: "link", title: heads.length > 1 ? "Select these heads" : "Select this head"});
+    {class: "link", title: heads.length > 1 ? `Select these ${HT.network.unit.many}` : `Select this ${HT.network.unit.one}`});
 
   /** A "?" that explains a word: on hover, on focus, and to screen readers. */
   function why(text) {
     const mark = el("button", {type: "button", class: "why", "aria-label": `What is this? ${text}`}, "?");
-    const show = event => hint(event.clientX ? event : mark.getBoundingClientRect(), [text]);
-    mark.addEventListener("pointerenter", show);
-    mark.addEventListener("focus", () => show({}));
-    mark.addEventListener("click", show);
-    for (const leave of ["pointerleave", "blur"]) mark.addEventListener(leave, () => hint(null, null));
+    mark.addEventListener("click", event => hint(event.clientX ? event : mark.getBoundingClientRect(), [text]));
+    explains(mark, text);
     return mark;
+  }
+
+  /** Explain an element on hover and on focus. */
+  function explains(element, text) {
+    const show = event => hint(event.clientX ? event : element.getBoundingClientRect(), [text]);
+    element.addEventListener("pointerenter", show);
+    element.addEventListener("focus", () => { if (element.matches(":focus-visible")) show({}); });
+    for (const leave of ["pointerleave", "blur"]) element.addEventListener(leave, () => hint(null, null));
   }
 
   /** A table of plain values; numbers are set right. */
@@ -126,6 +131,6 @@ HT.dom = (() => {
   addEventListener("pointerdown", event => { if (event.pointerType === "touch") hint(null, null); }, true);
   addEventListener("keydown", event => { if (event.key === "Escape") hint(null, null); });
 
-  return {el, svg, byId, token, visible, number, percent, words, options, labelled, button, headLink, why, table, lazily,
+  return {el, svg, byId, token, visible, number, percent, words, options, labelled, button, headLink, why, explains, table, lazily,
     hint};
 })();

@@ -60,7 +60,7 @@ HT.download = (() => {
 
   function csv(columns, rows) {
     const lines = [columns, ...rows].map(row => row.map(quoted).join(","));
-    save(`${plain(HT.network.text.name)}-heads.csv`, new Blob([`${lines.join("\n")}\n`], {type: "text/csv;charset=utf-8"}));
+    save(`${plain(HT.network.text.name)}-${HT.network.unit.many}.csv`, new Blob([`${lines.join("\n")}\n`], {type: "text/csv;charset=utf-8"}));
   }
 
   /** Copy a text, and say so on the button for a moment. */

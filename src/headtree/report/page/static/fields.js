@@ -10,7 +10,7 @@ HT.fields = (() => {
     const table = Float32Array.from({length: top + 2}, (_, c) => c > top ? NaN : low + (high - low) * (c / top) ** power);
     const values = new Float32Array(codes.length);
     for (let i = 0; i < codes.length; i++) values[i] = table[codes[i]];
-    return {values, nRows: shape[1], nColumns: shape[2], cell, low, high, power, signed: text.kind === "scores"};
+    return {values, nRows: shape[1], nColumns: shape[2], cell, low, high, power, signed: text.signed};
   }
 
   /** The mean of several heads. */
@@ -60,11 +60,12 @@ HT.fields = (() => {
   /** What the first selected heads show on the chosen input: slots of {name, heads, field}; no field if it was left out. */
   async function chosen(net, kind) {
     const state = HT.state.get();
-    const [part, input] = await Promise.all([HT.data.part(`${kind}_${state.input}`), HT.data.part(`input_${state.input}`)]);
+    const [part, input] = await Promise.all([HT.data.part(`${kind}_${state.input}`), HT.data.part(`${net.isArray ? "axis" : "input"}_${state.input}`)]);
     const selected = state.selected.length ? state.selected : [net.first];
     const isMean = state.mean && selected.length > 1;
-    const slots = isMean ? [{name: `mean of ${selected.length} heads`, heads: selected}]
-      : selected.slice(0, 2).map(head => ({name: net.names[head], heads: [head]}));
+    if (part && input.text.whole) return {slots: [{name: "The array", heads: selected, field: ofHead(part, 0)}], input, part, kind, isMean: false, selected};
+    const slots = isMean ? [{name: `mean of ${selected.length} ${net.unit.many}`, heads: selected}]
+      : selected.slice(0, 2).map(head => ({name: net.title(head), heads: [head]}));
     if (part) for (const slot of slots) slot.field = slot.heads.length > 1 ? mean(part, slot.heads) : ofHead(part, slot.heads[0]);
     if (part && state.same && slots.length > 1) {
       together(slots.map(slot => slot.field)).forEach((field, i) => { slots[i].field = field; });
@@ -73,7 +74,7 @@ HT.fields = (() => {
   }
 
   /** Before or after softmax, as chosen. */
-  const kindOf = net => HT.state.get().before && net.text.grains.scores ? "scores" : "probs";
+  const kindOf = net => net.isArray ? "values" : HT.state.get().before && net.text.grains.scores ? "scores" : "probs";
 
   return {kindOf, ofHead, mean, difference, at, scaleOf, together, painted, chosen};
 })();

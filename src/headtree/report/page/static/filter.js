@@ -19,10 +19,9 @@ HT.filter = (() => {
    * hold. A string says what is wrong.
    */
   function term(net, text) {
-    let match = NAME.exec(text);
-    if (match) return {group: "name", test: i => simple(net.names[i]) === text};
-    match = LAYER.exec(text);
-    if (match) {
+    if (NAME.test(text) || net.names.some(name => simple(name) === text)) return {group: "name", test: i => simple(net.names[i]) === text};
+    let match = LAYER.exec(text);
+    if (match && net.column("layer")) {
       const low = Number(match[1]), high = Number(match[2] ?? match[1]), layers = net.column("layer").values;
       return {group: "layer", test: i => layers[i] >= low && layers[i] <= high};
     }
@@ -35,7 +34,10 @@ HT.filter = (() => {
     if (match) return comparison(net, ...match.slice(1));
     const texts = net.columns.filter(column => column.type === "word" && column.name !== "leaning");
     const isKnown = texts.some(column => column.words.some(word => simple(word).includes(text)));
-    if (!isKnown) return `Nothing is called “${text}”. Try L3H5, layer 3-5, family 2, role = previous token, confidence > 0.5.`;
+    if (!isKnown) {
+      const examples = net.isArray ? `${net.names[0]}, place in tree < 5` : "L3H5, layer 3-5, family 2, role = previous token, confidence > 0.5";
+      return `Nothing is called “${text}”. Try ${examples}.`;
+    }
     return {group: "word", test: i => texts.some(column => simple(column.words[i]).includes(text))};
   }
 

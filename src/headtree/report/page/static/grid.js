@@ -42,6 +42,14 @@ HT.grid = (() => {
     return {items, labels, means, side, width: room, height: y};
   }
 
+  /** Where every slice of an array is: as given or in the order of the tree. */
+  function inRows(net, room) {
+    const side = Math.max(18, Math.min(MOST, Math.floor(Math.sqrt(room * innerHeight * SHARE / net.nHeads)))), perRow = Math.max(1, Math.floor(room / side));
+    const order = HT.state.get().view === "tree" ? Array.from(net.joint.order) : net.names.map((_, i) => i);
+    const items = order.map((head, i) => ({head, x: (i % perRow) * side, y: Math.floor(i / perRow) * side}));
+    return {items, labels: [], means: [], side, width: Math.min(room, perRow * side), height: Math.ceil(order.length / perRow) * side + 2};
+  }
+
   function start(net) {
     let layout = null, marks = null, pictures = null, buttons = [];
     const view = el("select", {id: "grid-view"});
@@ -52,11 +60,11 @@ HT.grid = (() => {
     const meanAt = (x, y) => layout?.means.find(item => x >= item.x && x < item.x + item.side && y >= item.y && y < item.y + item.side);
 
     const self = HT.plot.card({
-      id: "grid", title: "All heads", role: "group", sentence: "", after: [note],
-      controls: net.hasFamilies ? [labelled("arranged by", view)] : [],
+      id: "grid", title: `All ${net.unit.many}`, term: net.explained(net.unit.one), role: "group", sentence: "", after: [note],
+      controls: net.hasFamilies || net.isArray ? [labelled("arranged by", view)] : [],
       legends: (x, y, width) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), x, y, width),
       draw: width => {
-        layout = (HT.state.get().view === "family" && net.hasFamilies ? byFamily : byLayer)(net, width);
+        layout = (net.isArray ? inRows : HT.state.get().view === "family" && net.hasFamilies ? byFamily : byLayer)(net, width);
         const {side, height} = layout, wide = Math.max(width, layout.width);
         const element = svg("svg", {width: wide, height, viewBox: `0 0 ${wide} ${height}`, xmlns: "http://www.w3.org/2000/svg"});
         if (pictures) element.append(picture(wide, height));
@@ -157,7 +165,8 @@ HT.grid = (() => {
       self.render();
     };
     byId("grid-slot").append(self.element);
-    options(view, [["layer", "layer"], ["family", "family, with means"]], HT.state.get().view);
+    options(view, net.isArray ? [["given", "place in the array"], ["tree", "place in the tree"]]
+      : [["layer", "layer"], ["family", "family, with means"]], HT.state.get().view);
     HT.state.subscribe(["input", "view"], state => { view.value = state.view; HT.track(load()); });
     HT.state.subscribe(["selected", "filter", "color"], state => {
       mark();
@@ -168,7 +177,8 @@ HT.grid = (() => {
         stop.tabIndex = head === first ? 0 : -1;
       });
     });
-    self.sentence.append("Each picture is a head: queries down, keys across. Click one, Shift-click or drag for several.");
+    const [down, across] = net.isArray ? net.text.sides : ["queries", "keys"];
+    self.sentence.append(`Each picture is a ${net.unit.one}: ${down} down, ${across} across${net.text.over?.length ? `, the mean over ${net.text.over.join(" and ")}` : ""}. Click one, Shift-click or drag for several.`);
     return self;
   }
 

@@ -8,7 +8,7 @@ HT.inputs = (() => {
   function start(net) {
     let pictures = [], perRow = 1;
     const self = HT.plot.card({
-      id: "all-inputs", title: "This head on all inputs", level: "h3",
+      id: "all-inputs", title: "This head on all inputs", level: "h3", term: net.explained("stability"),
       sentence: "The first selected head on each input, each on a scale of its own. Click one to look at that input.",
       draw: width => {
         perRow = Math.max(1, Math.floor(width / (SIDE + GAP)));

@@ -29,8 +29,8 @@ HT.map = (() => {
     const place = i => [Math.min(plot.margin.left + plot.inner.width, Math.max(plot.margin.left, plot.sx(xs[i]))),
       Math.min(plot.margin.top + plot.inner.height, Math.max(plot.margin.top, plot.sy(ys[i])))];
     const title = name => name.startsWith("coordinate_") ? `diffusion ${words(name)}` : words(name);
-    const places = lazily("Positions as a table", () => table("Where each head lies on the map",
-      ["head", words(HT.state.get().x), words(HT.state.get().y)], net.names.map((name, i) => [name, xs[i], ys[i]])));
+    const places = lazily("Positions as a table", () => table(`Where each ${net.unit.one} lies on the map`,
+      [net.unit.one, words(HT.state.get().x), words(HT.state.get().y)], net.names.map((name, i) => [name, xs[i], ys[i]])));
     const nearest = (px, py) => {
       let best = -1, least = 15 * 15;
       for (let i = 0; plot && i < net.nHeads; i++) {
@@ -40,7 +40,7 @@ HT.map = (() => {
       return best;
     };
     const self = HT.plot.card({
-      id: "map", title: "Map of heads", term: net.explained("map"), controls: [labelled("across", x), labelled("up", y), crowdLabel], tables: [places],
+      id: "map", title: `Map of ${net.unit.many}`, term: net.explained("map"), controls: [labelled("across", x), labelled("up", y), crowdLabel], tables: [places],
       legends: (left, top, width) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), left, top, width),
       draw: width => {
         const state = HT.state.get();
@@ -49,7 +49,7 @@ HT.map = (() => {
         const full = [rangeOf(xs, false), rangeOf(ys, false)], isFar = full.some(own => own.isFar);
         crowdLabel.hidden = !isFar;
         const [a, b] = isFar && crowd.checked ? [rangeOf(xs, true), rangeOf(ys, true)] : full;
-        plot = HT.plot.frame({width, height: Math.max(300, Math.min(460, width * 0.8)), x: {range: a.range, label: title(state.x)},
+        plot = HT.plot.frame({width, height: Math.max(300, Math.min(Math.max(460, 0.5 * innerHeight), width * 0.8)), x: {range: a.range, label: title(state.x)},
           y: {range: b.range, label: title(state.y)}});
         marks = svg("g");
         plot.group.append(marks);

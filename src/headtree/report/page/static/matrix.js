@@ -4,7 +4,7 @@ HT.matrix = (() => {
   const {theme} = HT.colours;
   const {text, line, rect} = HT.plot;
   const LABEL = 9.5;  // pixels that a token needs on an axis
-  const MARGIN = {left: 46, right: 58, top: 6, bottom: 34};
+  const MARGIN = {left: 58, right: 58, top: 6, bottom: 34};
   const PATCH = /^r(\d+)c(\d+)$/;
   const followers = new Set();
   let crossed = null;
@@ -40,57 +40,59 @@ HT.matrix = (() => {
     return grids.get(names);
   }
 
+  /** What rows and columns are. */
+  const sides = input => input.text.sides ?? ["query", "key"];
+
   /** A token with its number, and its patch. */
   function described(input, kind, index) {
-    const names = kind === "query" ? input.text.queries : input.text.keys;
-    const own = el("div", {}, `${kind} ${index} `, token(names[index])), box = patch(input, names, index);
+    const names = kind === "query" ? input.text.queries : input.text.keys, side = sides(input)[kind === "query" ? 0 : 1];
+    const own = el("div", {}, names[index] === String(index) ? `${side} ${index}` : `${side} ${index} `,
+      ...(names[index] === String(index) ? [] : [token(names[index])])), box = patch(input, names, index);
     if (box) own.append(" ", box);
     return own;
   }
 
   const range = (low, high) => Int32Array.from({length: high - low}, (_, i) => low + i);
 
-  /** Numbers, or tokens where there is room, along one side. */
-  function axis(group, names, shown, length, at, vertical) {
-    const each = length / shown.length;
-    if (each >= LABEL) {
-      shown.forEach((index, i) => {
-        const p = at(i + 0.5), label = visible(names[index], 7);
-        group.append(vertical ? text(MARGIN.left - 4, p + 3.5, label, {"text-anchor": "end", "font-size": 10})
-          : text(0, 0, label, {"font-size": 10, "text-anchor": "end",
-            transform: `translate(${p + 3.5} ${vertical}) rotate(-90)`}));
-      });
-      return true;
-    }
-    return false;
+  /** Tokens along one side, where there is room for them; `base` is where those of columns end. */
+  function axis(group, names, shown, length, at, base = null) {
+    if (length / shown.length < LABEL) return false;
+    shown.forEach((index, i) => {
+      const p = at(i + 0.5), label = visible(names[index], 7);
+      group.append(base === null ? text(MARGIN.left - 4, p + 3.5, label, {"text-anchor": "end", "font-size": 10, class: "row-label"})
+        : text(0, 0, label, {"font-size": 10, "text-anchor": "end", class: "column-label",
+          transform: `translate(${p + 3.5} ${base}) rotate(-90)`}));
+    });
+    return true;
   }
 
   /**
    * Draw a field. `orders` are the queries and keys in the order in which they are shown; `splits` are the positions
    * of white lines between folders.
    */
-  function draw({field, input, width, orders, splits, pinned}) {
+  function draw({field, input, width, orders, splits, pinned, chosen}) {
     const [queries, keys] = orders;
     const side = Math.max(60, width - MARGIN.left - MARGIN.right);
     const aspect = Math.min(2, Math.max(0.25, queries.length / keys.length));
     const inner = {width: side, height: Math.round(side * aspect)};
-    const zoomed = inner.width / keys.length >= LABEL, bottom = zoomed ? 52 : MARGIN.bottom;
+    const zoomed = inner.width / keys.length >= LABEL, bottom = zoomed ? 66 : MARGIN.bottom;
     const height = inner.height + MARGIN.top + bottom;
     const element = svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, xmlns: "http://www.w3.org/2000/svg"});
     const scale = HT.fields.scaleOf(field), paint = HT.fields.painted(field, scale, queries, keys);
     const sx = p => MARGIN.left + inner.width * p / keys.length, sy = p => MARGIN.top + inner.height * p / queries.length;
     element.append(rect(MARGIN.left, MARGIN.top, inner.width, inner.height, {fill: theme("faint")}),
       HT.plot.image(paint.pixels, paint.height, paint.width, MARGIN.left, MARGIN.top, inner.width, inner.height));
+    const lines = {stroke: field.signed ? "#000" : "#fff", "stroke-opacity": field.signed ? 0.5 : 0.7};  // 0 is white, or dark
     for (const [places, vertical] of splits ? [[splits[0], false], [splits[1], true]] : []) {
       for (const p of places) {
-        element.append(vertical ? line(sx(p), MARGIN.top, sx(p), MARGIN.top + inner.height, {stroke: "#fff", "stroke-opacity": 0.7})
-          : line(MARGIN.left, sy(p), MARGIN.left + inner.width, sy(p), {stroke: "#fff", "stroke-opacity": 0.7}));
+        element.append(vertical ? line(sx(p), MARGIN.top, sx(p), MARGIN.top + inner.height, lines)
+          : line(MARGIN.left, sy(p), MARGIN.left + inner.width, sy(p), lines));
       }
     }
     const labels = svg("g");
     const base = MARGIN.top + inner.height;
     const isOrdered = order => order.every((v, i) => !i || v === order[i - 1] + 1);
-    if (!axis(labels, input.text.queries, queries, inner.height, sy, 0) && isOrdered(queries)) {
+    if (!axis(labels, input.text.queries, queries, inner.height, sy) && isOrdered(queries)) {
       for (const q of HT.plot.ticks(queries[0], queries.at(-1), 5)) {
         labels.append(text(MARGIN.left - 5, sy(q - queries[0] + 0.5) + 4, String(q), {"text-anchor": "end", "font-size": 11, fill: theme("soft")}));
       }
@@ -100,9 +102,15 @@ HT.matrix = (() => {
         labels.append(text(sx(k - keys[0] + 0.5), base + 14, String(k), {"text-anchor": "middle", "font-size": 11, fill: theme("soft")}));
       }
     }
-    if (!zoomed) labels.append(text(MARGIN.left + inner.width / 2, base + 28, "key", {"text-anchor": "middle"}));
-    labels.append(text(0, 0, "query", {"text-anchor": "middle", transform: `translate(11 ${MARGIN.top + inner.height / 2}) rotate(-90)`}));
+    labels.append(text(MARGIN.left + inner.width / 2, base + bottom - 6, sides(input)[1], {"text-anchor": "middle"}));
+    labels.append(text(0, 0, sides(input)[0], {"text-anchor": "middle", transform: `translate(10 ${MARGIN.top + inner.height / 2}) rotate(-90)`}));
     element.append(labels, HT.plot.bar(MARGIN.left + inner.width + 8, MARGIN.top, inner.height, scale));
+    for (const index of chosen?.slices ?? []) {  // slices of an array that is one matrix
+      const p = orders[chosen.side].indexOf(index), look = {fill: "none", stroke: theme("accent"), "stroke-width": 1.4, class: "chosen-line"};
+      if (p < 0) continue;
+      element.append(chosen.side ? rect(sx(p), MARGIN.top, Math.max(2, sx(p + 1) - sx(p)), inner.height, look)
+        : rect(MARGIN.left, sy(p), inner.width, Math.max(2, sy(p + 1) - sy(p)), look));
+    }
     const marks = svg("g", {class: "on-screen"});
     element.append(marks);
     const placeOf = (order, p, length) => p >= 0 && p < length ? order[Math.floor(p * order.length / length)] : -1;
@@ -134,13 +142,13 @@ HT.matrix = (() => {
     };
   }
 
-  const KINDS = {probs: "", scores: "score "};
+  const KINDS = {scores: "score "};
 
   /** What is at a place of a field, in words. */
   function said(field, input, kind, place) {
     const value = HT.fields.at(field, place.q, place.k);
     const box = field.cell > 1 ? `mean of ${field.cell} × ${field.cell} entries: ` : "";
-    const what = Number.isNaN(value) ? "missing: the model's mask forbids it" : `${box}${KINDS[kind] || ""}${number(value)}`;
+    const what = Number.isNaN(value) ? HT.network.isArray ? "missing" : "missing: the model's mask forbids it" : `${box}${KINDS[kind] || ""}${number(value)}`;
     return [el("strong", {}, what), described(input, "query", place.q), described(input, "key", place.k)];
   }
 
@@ -185,7 +193,7 @@ HT.matrix = (() => {
     const [rows, columns] = orders.map(order => Array.from(order).slice(0, MANY));
     const names = (kind, index) => token((kind === "query" ? input.text.queries : input.text.keys)[index], 16);
     const cut = orders.some(order => order.length > MANY) ? `; the first ${MANY} of each: zoom in for others` : "";
-    const body = table(`Rows are queries, columns are keys${cut}`, ["query", ...columns.map(String)],
+    const body = table(`Rows are ${sides(input)[0]}, columns are ${sides(input)[1]}${cut}`, [sides(input)[0], ...columns.map(String)],
       rows.map(q => [names("query", q), ...columns.map(k => HT.fields.at(field, q, k))]));
     body.querySelectorAll("thead th").forEach((cell, j) => { if (j) cell.replaceChildren(names("key", columns[j - 1])); });
     return body;
@@ -205,5 +213,27 @@ HT.matrix = (() => {
     return places;
   }
 
-  return {card, draw, cross, followers, original, boundaries, patch, grid, described, PATCH};
+  /** What is organized by its trees: the place of every row and column, and lines between folders of the chosen levels. */
+  function organized(input) {
+    const {arrays} = input, {queryLevel, keyLevel} = HT.state.get();
+    return {orders: [arrays.query_order, arrays.key_order],
+      splits: [boundaries(arrays.query_split, queryLevel), boundaries(arrays.key_split, keyLevel)]};
+  }
+
+  /** Two selects for the levels of folders between which lines are drawn; `fill` offers those of an input. */
+  function levels(names = ["query", "key"]) {
+    const selects = ["query", "key"].map(kind => {
+      const select = el("select", {id: `level-${kind}`});
+      select.addEventListener("change", () => HT.state.set({[`${kind}Level`]: Number(select.value)}));
+      return select;
+    });
+    const fill = input => selects.forEach((select, axis) => {
+      const kind = ["query", "key"][axis], counts = Array.from(input.arrays[`${kind}_levels`]);
+      HT.dom.options(select, counts.map((n, l) => [l, `level ${l} (${n} folders)`]), Math.min(HT.state.get()[`${kind}Level`], counts.length - 1));
+    });
+    const controls = [HT.dom.labelled(`lines between ${names[0]} folders of`, selects[0]), HT.dom.labelled(`${names[1]} folders of`, selects[1])];
+    return {controls, fill};
+  }
+
+  return {card, organized, levels, draw, cross, followers, original, boundaries, patch, grid, described, PATCH};
 })();

@@ -25,11 +25,12 @@ HT.networkOf = core => {
   const trees = {}, kinds = text.similarities;
   const named = name => trees[name] ||= treeOf(name);
   const net = {
-    core, text, columns, kind: text.kind, nHeads: text.n_heads, inputs: text.inputs, terms: text.terms,
+    core, text, columns, kind: text.kind, isArray: text.kind === "array", unit: text.unit, nHeads: text.n_heads, inputs: text.inputs, terms: text.terms,
     names: byName.get("name").words, column: name => byName.get(name), families: text.families,
     explained: word => text.terms_explained[word],
   };
   const index = new Map(net.names.map((name, i) => [name, i]));
+  net.title = i => net.isArray ? `${text.axis_name} ${net.names[i]}` : net.names[i];
   net.indices = names => names.map(name => index.get(name)).filter(i => i !== undefined);
   const key = ({basis, input}) => basis === "input" ? `input_${input}` : `all_${basis}`;
   net.tree = () => named(key(HT.state.get()));
@@ -52,7 +53,7 @@ HT.networkOf = core => {
   const family = byName.get("family")?.values;
   net.familyOf = i => family ? net.families.find(each => each.family === family[i]) : undefined;
   net.hasFamilies = net.families.length > 0;
-  const strongest = text.answers.find(answer => answer.about === "roles")?.phrases.filter(part => part.heads.length === 1);
+  const strongest = net.isArray ? null : text.answers.find(answer => answer.about === "roles")?.phrases.filter(part => part.heads.length === 1);
   const rank = byName.get("structure_rank")?.values;
   net.first = net.indices([strongest?.at(0)?.heads[0]])[0] ?? Math.max(0, rank ? rank.indexOf(1) : 0);  // the example
 

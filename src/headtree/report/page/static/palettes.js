@@ -1,4 +1,4 @@
-/* matplotlib's viridis and RdBu_r, 256 colours each: the colour maps of the figures. */
+/* matplotlib's viridis, RdBu_r and the middle of YlOrBr, 256 colours each: the colour maps of the figures. */
 HT.palettes = (() => {
   const colours = text => text.match(/.{6}/g).map(hex => `#${hex}`);
   const viridis = colours(
@@ -33,5 +33,21 @@ HT.palettes = (() => {
     "c53e3dc43b3cc2383ac13639bf3338be3036bd2d35bb2a34ba2832b82531b72230b61f2eb41c2db3192cb1182bae172aab162aa81529" +
     "a51429a213289f12289c1127991027960f27930e26900d268d0c258a0b25870a248409248108237f08237c0722790622760521730421" +
     "7003206d02206a011f67001f");
-  return {viridis, signed};
+  const heads = colours(
+    "feeba2feeba2feeaa1feeaa0feeaa0fee99efee89dfee89dfee89bfee79afee79afee799fee697fee697fee596fee596fee595fee493" +
+    "fee493fee392fee390fee390fee28efee18cfee18cfee08afedf88fedf88fede86fedd84fedd84fedc82fedb80fedb80feda7efed97c" +
+    "fed97cfed87afed87afed778fed676fed676fed573fed471fed471fed36ffed26dfed26dfed16bfed069fed069fecf67fece65fece65" +
+    "fecd63fecc61fecc61fecb5ffeca5dfeca5dfec95bfec859fec859fec857fec857fec754fec652fec652fec550fec34ffec34ffec24d" +
+    "fec14cfec14cfebf4bfebe4afebe4afebd49febb47febb47feba46feb945feb945feb744feb643feb643feb541feb541feb340feb23f" +
+    "feb23ffeb13efeaf3dfeaf3dfeae3bfead3afead3afeab39feaa38feaa38fea937fea736fea736fea634fea433fea433fea332fea231" +
+    "fea231fea030fea030fe9f2efe9e2dfe9e2dfe9c2cfe9b2bfe9b2bfe9a2afe9829fe9829fd9728fd9627fd9627fc9427fb9326fb9326" +
+    "fb9225fa9125fa9125fa8f24f98e23f98e23f98d23f98d23f88b22f88a21f88a21f78921f68820f68820f6861ff5851ff5851ff5841e" +
+    "f4821df4821df4811df3801cf3801cf27f1bf27d1bf27d1bf17c1af17b1af17b1af07919f07919f07818ef7718ef7718ee7617ee7416" +
+    "ee7416ed7316ed7215ed7215ec7014eb6f14eb6f14ea6e13e96d13e96d13e86c12e76b11e76b11e66a11e56910e56910e46710e3660f" +
+    "e3660fe2650fe2650fe1640ee0630de0630ddf620dde610cde610cdd5f0cdc5e0bdc5e0bdb5d0bda5c0ada5c0ad95b09d85a09d85a09" +
+    "d75908d65808d65808d55607d45507d45507d35406d35406d25306d15205d15205d05104cf5004cf5004ce4f03cd4d03cd4d03cc4c02" +
+    "cb4b02cb4b02c94b02c84a02c84a02c64902c44802c44802c34802c14702c14702c04602c04602be4503bc4503bc4503bb4403b94303" +
+    "b94303b84203b64203b64203b44103b34003b34003b13f03b03f03b03f03ae3e03ac3d03ac3d03ab3c03a93c03a93c03a83b03a83b03" +
+    "a63a03a43904a43904a33904");
+  return {viridis, signed, heads};
 })();

@@ -29,7 +29,10 @@ HT.plot = (() => {
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
     const decades = Array.from({length: last - first + 1}, (_, i) => 10 ** (first + i)).filter(v => v >= low && v <= high);
     const step = Math.ceil(decades.length / 6);
-    return decades.length > 1 ? decades.filter((_, i) => i % step === 0) : [low, high];
+    if (decades.length > 2) return decades.filter((_, i) => i % step === 0);
+    const finer = Array.from({length: last - first + 1}, (_, i) => [1, 2, 5].map(digit => digit * 10 ** (first + i))).flat()
+      .filter(v => v >= low && v <= high);
+    return finer.length > 1 ? finer : [low, high];
   }
 
   /**

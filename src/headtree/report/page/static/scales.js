@@ -1,6 +1,6 @@
 /* Scales of one or two heads: the matrix organized by its trees, Haar coefficients, paraproduct terms, structure scores. */
 HT.scales = (() => {
-  const {el, svg, byId, number, percent, options, labelled, table, lazily, token, headLink} = HT.dom;
+  const {el, svg, byId, number, percent, table, lazily, token, headLink} = HT.dom;
   const {theme} = HT.colours;
   const {card, frame, text, line, rect} = HT.plot;
   const TITLES = {softmax: "softmax", boundary: "boundary", first: "first order", second: "second order", residual: "residual"};
@@ -10,15 +10,13 @@ HT.scales = (() => {
   const headOf = s => got?.slots[s]?.heads.length === 1 ? got.slots[s].heads[0] : -1;
   const row = s => got ? got.input.arrays.detail_heads.indexOf(headOf(s)) : -1;
 
-  function organized(s) {
+  function organized(net, s) {
     return HT.matrix.card({
-      id: `organized-${"ab"[s]}`, title: "Organized", zooms: false,
+      id: `organized-${"ab"[s]}`, title: "Organized", term: net.explained("organized"), zooms: false,
       source: () => {
         const field = got?.slots[s]?.field;
         if (!field) return null;
-        const {arrays} = got.input, {queryLevel, keyLevel} = HT.state.get();
-        return {field, input: got.input, kind: got.kind, orders: [arrays.query_order, arrays.key_order],
-          splits: [HT.matrix.boundaries(arrays.query_split, queryLevel), HT.matrix.boundaries(arrays.key_split, keyLevel)]};
+        return {field, input: got.input, kind: got.kind, ...HT.matrix.organized(got.input)};
       },
     });
   }
@@ -54,7 +52,7 @@ HT.scales = (() => {
     };
     const values = lazily("Energy as a table", () => row(s) < 0 ? el("p", {}, "Not stored for this head.")
       : table("Share of the sum of squares by support", ["support from", "share"], shares().map((share, i) => [got.input.arrays.octaves[i], share])));
-    return card({id: `energy-${"ab"[s]}`, title: "Energy by support", level: "h4", tables: [values],
+    return card({id: `energy-${"ab"[s]}`, title: "Energy by support", level: "h4", term: net.explained("energy"), tables: [values],
       sentence: `Of ${net.text.values}. Sum of squares of all coefficients; coarse functions are on the right.`,
       draw: width => {
         if (row(s) < 0) return null;
@@ -156,27 +154,21 @@ HT.scales = (() => {
   }
 
   function start(net) {
-    const levels = ["query", "key"].map(kind => {
-      const select = el("select", {id: `level-${kind}`});
-      select.addEventListener("change", () => HT.state.set({[`${kind}Level`]: Number(select.value)}));
-      return select;
-    });
+    const levels = HT.matrix.levels();
     const slots = [0, 1].map(s => {
-      const cards = [organized(s), coefficients(net, s), energy(net, s), terms(net, s)], heading = el("h3"), note = el("p", {class: "note", hidden: true});
+      const cards = [organized(net, s), coefficients(net, s), energy(net, s), terms(net, s)], heading = el("h3"), note = el("p", {class: "note", hidden: true});
       const element = el("div", {class: "slot", id: `slot-${"ab"[s]}`}, heading, cards[0].element, note, el("div", {class: "two"}, cards[1].element, cards[2].element), cards[3].element);
       return {cards, heading, note, element};
     });
     const over = structures(net);
-    byId("scales-slot").append(el("div", {class: "controls"}, labelled("lines between query folders of", levels[0]), labelled("key folders of", levels[1])),
+    byId("scales-slot").append(el("div", {class: "controls"}, ...levels.controls),
       el("div", {class: "pair"}, ...slots.map(slot => slot.element)), over.element);
     HT.later(byId("scales-slot"), ["selected", "input", "before", "queryLevel", "keyLevel", "same", "mean"], async isOutdated => {
       const now = await HT.fields.chosen(net, HT.fields.kindOf(net));
       if (isOutdated()) return;
       got = now;
-      levels.forEach((select, axis) => {
-        const kind = ["query", "key"][axis], counts = Array.from(got.input.arrays[`${kind}_levels`]);
-        options(select, counts.map((n, l) => [l, `level ${l} (${n} folders)`]), Math.min(HT.state.get()[`${kind}Level`], counts.length - 1));
-      });
+      levels.fill(got.input);
+      byId("scales-slot").querySelector(".pair").classList.toggle("one", !got.slots[1]);  // before anything is drawn as wide as its place
       slots.forEach((slot, s) => {
         slot.element.hidden = !got.slots[s];
         if (!got.slots[s]) return;
@@ -186,7 +178,6 @@ HT.scales = (() => {
         for (const item of slot.cards.slice(1)) item.element.hidden = row(s) < 0;
         for (const item of slot.cards) if (!item.element.hidden) item.render();
       });
-      byId("scales-slot").querySelector(".pair").classList.toggle("one", !got.slots[1]);
       over.render();
     });
   }

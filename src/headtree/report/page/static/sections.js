@@ -7,7 +7,7 @@ HT.sections = (() => {
 
   function answers(net) {
     const {text} = net, n = net.inputs.length, perLayer = net.nHeads / text.layers;
-    const heads = Number.isInteger(perLayer) ? `${text.layers} layer${text.layers > 1 ? "s" : ""} × ${perLayer} heads` : `${net.nHeads} heads in ${text.layers} layers`;
+    const heads = text.slices === "depth" ? `${net.nHeads} depths` : Number.isInteger(perLayer) ? `${text.layers} layer${text.layers > 1 ? "s" : ""} × ${perLayer} heads` : `${net.nHeads} heads in ${text.layers} layers`;
     byId("summary").textContent = `${heads}, ${n} input${n > 1 ? "s" : ""}; organized: ${VALUES[text.values] || text.values}.`;
     const phrase = part => part.heads.length ? headLink(part.text, net.indices(part.heads)) : part.text;
     let inner = null;
@@ -20,11 +20,16 @@ HT.sections = (() => {
       }
       inner.append(line);
     }
-    for (const note of text.notes) byId("notes").append(el("p", {class: "note"}, note));
+    notes(net);
     const moving = text.stability?.status.filter(status => !status.startsWith("settled")).length;
     if (moving) {
       byId("notes").append(el("p", {class: "note"}, `On ${moving} of ${n} inputs the trees of the questionnaire had not settled after the last iteration: details below, under “How stable this is”.`));
     }
+  }
+
+  /** What one should know about a run, and what its page lacks. */
+  function notes({text}) {
+    for (const note of text.notes) byId("notes").append(el("p", {class: "note"}, note));
     if (text.left_out.length) {
       byId("notes").append(el("details", {class: "note"}, el("summary", {}, "What this page leaves out to stay small"),
         el("ul", {}, ...text.left_out.map(line => el("li", {}, line)))));
@@ -49,7 +54,7 @@ HT.sections = (() => {
       : "No folder of the tree of heads has a support of 50 %, ") + `by trees of halves of the inputs in ${found.n_bootstrap} random divisions.`));
     let plot = null;
     const card = HT.plot.card({
-      id: "agreement", title: "Agreement of inputs", sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
+      id: "agreement", title: "Agreement of inputs", term: net.explained("rank correlation"), sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
       draw: width => {
         const side = Math.min(width - 60, 420);
         plot = HT.plot.frame({width: side + 60, height: side + 46, x: {range: [-0.5, n - 0.5], label: "input", ticks: HT.plot.ticks(0, n - 1, 10).filter(Number.isInteger)},
@@ -73,7 +78,7 @@ HT.sections = (() => {
       `Heads of highest and of lowest structure score, and on how many of ${n} inputs they are among the ${found.n_selected} first or last`,
       ["rank", "highest", "on inputs", "lowest", "on inputs"], found.recurring.map(row => row.map(value => linked(net, value)))))),
     table(`Each input's tree of heads (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
-      net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i]])));
+      net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i].split(";")[0]])));
     HT.later(slot, [], async () => card.render());
   }
 
@@ -100,7 +105,8 @@ HT.sections = (() => {
   function settings(net) {
     byId("settings-slot").append(table("Settings, versions and inputs of the run", ["name", "value"],
       net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])),
-    el("p", {}, "Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each head's own scale; after softmax the steps are even in the square root. The table of heads has full precision."));
+    el("p", {}, `Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each ${net.unit.one}'s own scale` +
+      `${net.isArray ? "" : "; after softmax the steps are even in the square root"}. The table of ${net.unit.many} has full precision.`));
   }
 
   /** A table of contents, from the sections that are there. */
@@ -114,5 +120,5 @@ HT.sections = (() => {
     }}, section.dataset.contents)));
   }
 
-  return {answers, stability, optional, glossary, settings, contents};
+  return {answers, notes, stability, optional, glossary, settings, contents};
 })();

@@ -10,22 +10,32 @@ HT.state = (() => {
     words: "w", mean: "e", same: "m", queryLevel: "q", keyLevel: "k", collapse: "g", filter: "f", sort: "o",
   };
   let state = {...DEFAULTS};
-  const listeners = [];
-  let limits = {nHeads: 0, nInputs: 1, columns: [], kinds: [], nTokens: 0};
+  const listeners = new Set();
+  let limits = {nHeads: () => 0, nInputs: 1, columns: [], kinds: [], nTokens: 0};
 
   const equal = (a, b) => Array.isArray(a) ? a.length === b.length && a.every((v, i) => v === b[i]) : a === b;
 
   /** Call `listener(state)` now and whenever one of the keys changes. */
   function subscribe(keys, listener) {
-    listeners.push({keys, listener});
+    listeners.add({keys, listener});
     listener(state);
   }
+
+  /** Those who subscribed until now; `forget` keeps only them, `tell` tells all the state again. */
+  const kept = () => [...listeners];
+  function forget(first) {
+    listeners.clear();
+    for (const own of first) listeners.add(own);
+  }
+  const tell = () => { for (const own of [...listeners]) own.listener(state); };
 
   function apply(next) {
     const changed = Object.keys(DEFAULTS).filter(key => !equal(state[key], next[key]));
     if (!changed.length) return false;
     state = next;
-    for (const {keys, listener} of listeners) if (keys.some(key => changed.includes(key))) listener(state);
+    for (const own of [...listeners]) {
+      if (listeners.has(own) && own.keys.some(key => changed.includes(key))) own.listener(state);
+    }
     return true;
   }
 
@@ -82,16 +92,16 @@ HT.state = (() => {
     number("input", 0, limits.nInputs - 1);
     number("queryLevel", 0, 255);
     number("keyLevel", 0, 255);
-    number("collapse", 0, limits.nHeads);
+    number("collapse", 0, limits.nHeads(next.input));
     number("pin", 0, limits.nTokens - 1);
     oneOf("basis", [...limits.kinds, "input"]);
-    oneOf("view", ["layer", "family"]);
+    oneOf("view", ["layer", "family", "given", "tree"]);
     for (const key of ["x", "y", "color"]) oneOf(key, limits.columns);
     for (const key of ["before", "words", "mean", "same"]) {
       if (given.has(SHORT[key])) next[key] = given.get(SHORT[key]) === "1";
     }
     for (const key of ["filter", "sort"]) next[key] = (given.get(SHORT[key]) || "").slice(0, 500);
-    next.selected = numbers(given.get(SHORT.selected) || "", limits.nHeads);
+    next.selected = numbers(given.get(SHORT.selected) || "", limits.nHeads(next.input));
     const window = (given.get(SHORT.window) || "").split(".").map(Number);
     if (window.length === 4 && window.every(v => Number.isInteger(v) && v >= 0 && v <= limits.nTokens) &&
         window[0] < window[1] && window[2] < window[3]) next.window = window;
@@ -117,5 +127,5 @@ HT.state = (() => {
     return set({selected: all ? rest : [...state.selected, ...heads.filter(head => !had.has(head))]});
   }
 
-  return {subscribe, set, select, start, get: () => state};
+  return {subscribe, kept, forget, tell, set, select, start, get: () => state};
 })();

@@ -24,19 +24,21 @@ HT.table = (() => {
     const head = el("tr"), body = el("tbody"), headings = new Map();
     head.append(el("th", {scope: "col"}, el("span", {class: "hidden-text"}, "selected")));
     for (const column of net.columns) {
-      const cell = el("th", {scope: "col", class: column.type === "word" ? "" : "number", title: net.text.glossary[column.name] || null},
-        el("button", {type: "button", class: "sort", onclick: () => {
-          const now = HT.state.get().sort;
-          page = 0;
-          HT.state.set({sort: now === `${column.name}-` ? column.name : now === column.name ? "" : `${column.name}-`});
-        }}, words(column.name), el("span", {class: "arrow", "aria-hidden": "true"})));
+      const meaning = net.text.glossary[column.name];
+      const sort = el("button", {type: "button", class: "sort", onclick: () => {
+        const now = HT.state.get().sort;
+        page = 0;
+        HT.state.set({sort: now === `${column.name}-` ? column.name : now === column.name ? "" : `${column.name}-`});
+      }}, words(column.name), ...(meaning ? [el("span", {class: "asks", "aria-hidden": "true"}, "?")] : []), el("span", {class: "arrow", "aria-hidden": "true"}));
+      const cell = el("th", {scope: "col", class: column.type === "word" ? "" : "number"}, sort);
+      if (meaning) HT.dom.explains(sort, meaning);
       headings.set(column.name, cell);
       head.append(cell);
     }
     byId("table-slot").append(
       el("div", {class: "controls"}, el("span", {class: "pager"}, back, count, on)),
-      el("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of heads"},
-        el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, "Heads and their measures"), el("thead", {}, head), body)));
+      el("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": `Table of ${net.unit.many}`},
+        el("table", {class: "heads"}, el("caption", {class: "hidden-text"}, `All ${net.unit.many} and their numbers`), el("thead", {}, head), body)));
 
     function fill() {
       const chosen = new Set(HT.state.get().selected), pages = Math.max(1, Math.ceil(shown.length / ROWS));

@@ -5,17 +5,17 @@ HT.thumbnails = (() => {
   const made = new Map();
 
   /** Pixels of one small picture of codes 0 to 14, 15 missing. */
-  function pixelsOf(codes) {
-    const table = HT.colours.scale({low: 0, high: 1}).table;
+  function pixelsOf(codes, signed = false) {
+    const {table} = HT.colours.scale({low: signed ? -1 : 0, high: 1, signed});
     return Uint32Array.from(codes, c => c > 14 ? 0 : table[Math.round(c / 14 * 255)]);
   }
 
-  function sheet(net, [n, nRows, nColumns], codesOf) {
+  function sheet([n, nRows, nColumns], codesOf, signed) {
     const perRow = Math.ceil(Math.sqrt(n));
     const canvas = el("canvas", {width: perRow * nColumns, height: Math.ceil(n / perRow) * nRows});
     const context = canvas.getContext("2d");
     for (let i = 0; i < n; i++) {
-      const pixels = pixelsOf(codesOf(i));
+      const pixels = pixelsOf(codesOf(i), signed);
       context.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), nColumns, nRows),
         (i % perRow) * nColumns, Math.floor(i / perRow) * nRows);
     }
@@ -42,15 +42,15 @@ HT.thumbnails = (() => {
   /** The pictures of an input; null if its matrices were left out. */
   async function of(net, input) {
     if (made.has(input)) return made.get(input);
-    if (input === 0) {
-      const {shape} = net.text.thumbnails, array = net.core.arrays.thumbnails;
-      made.set(0, sheet(net, shape, i => HT.data.codes(array, shape, 4, i)));
-      return made.get(0);
+    if (input === 0 || net.isArray) {
+      const {shape, signed} = net.text.thumbnails, array = net.core.arrays.thumbnails;
+      made.set(input, sheet(shape, i => HT.data.codes(array, shape, 4, i), signed));
+      return made.get(input);
     }
     const part = await HT.data.part(`probs_${input}`);
     if (!part) return null;
     const small = Array.from({length: net.nHeads}, (_, i) => shrunk(HT.fields.ofHead(part, i), net.nHeads > MANY ? SIZE / 2 : SIZE));
-    made.set(input, sheet(net, [net.nHeads, small[0].rows, small[0].columns], i => small[i].codes));
+    made.set(input, sheet([net.nHeads, small[0].rows, small[0].columns], i => small[i].codes));
     return made.get(input);
   }
 

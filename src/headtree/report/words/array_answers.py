@@ -1,0 +1,69 @@
+"""What a run of a plain array found, in sentences: the terminal's summary and the top of the page say the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Int
+
+from headtree.report.words.answers import Answer, Phrase, gain_words
+from headtree.runs.run import Run
+from headtree.trees.tree import PartitionTree
+
+#: Trees say something if they need less than this share of what trees of noise need. Of 54 arrays of noise (three
+#: kinds, six shapes, three draws), each held against its own entries in random places, none was below 0.908.
+_BELOW_NOISE = 0.9
+
+_SHOWN = 6
+
+
+def array_answers(run: Run) -> list[Answer]:
+    """What the run of an array found; the heads of a phrase are numbers of slices of the axis it is about."""
+    org = run.organization[0]
+    return [
+        _verdict(run),
+        *(_axis(name, org.trees[name]) for name in org.names),
+        Answer("order", (Phrase(gain_words(run.measures.sparsity.gain, "array")),)),
+    ]
+
+
+def _verdict(run: Run) -> Answer:
+    """Whether the trees fit the array better than trees of noise fit noise."""
+    found = run.measures.get("effort")
+    if found is None or found.noise is None:
+        text = "Whether this is more than noise was not measured: trees are found in any array, also in noise."
+        return Answer("found", (Phrase(text),))
+    is_more = found.found < _BELOW_NOISE * found.noise
+    lead = "Slices group" if is_more else "Nothing was found beyond what noise shows"
+    own, noise = (f"{100 * share:.0f} %" for share in (found.found, found.noise))
+    text = (
+        f"{lead}: for 90 % of the variation the trees that were found need {own} of the Haar coefficients that the "
+        f"same trees with shuffled leaves need. Noise made of the same entries, organized too, needs {noise}."
+    )
+    return Answer("found", (Phrase(text),))
+
+
+def _axis(name: str, tree: PartitionTree) -> Answer:
+    """The largest groups of an axis: the folders of the first level that has several."""
+    n = tree.n_leaves
+    labels = next((own for own in tree.labels if 1 < len(np.unique(own)) < n), None)
+    if labels is None:
+        return Answer(name, (Phrase(f"{name}: {n} slices, in no groups."),))
+    groups = sorted((np.flatnonzero(labels == label) for label in np.unique(labels)), key=lambda own: -len(own))
+    several = [own for own in groups if len(own) > 1]
+    phrases = [
+        Phrase(f"{name}: {n} slices in {len(several)} group{'s' * (len(several) != 1)} at the coarsest level, of ")
+    ]
+    for i, own in enumerate(several[:_SHOWN]):
+        phrases += [Phrase(", ")] * bool(i) + [_group(own)]
+    more = len(several) - _SHOWN
+    single = len(groups) - len(several)
+    phrases.append(
+        Phrase(
+            (f" and {more} smaller ones" if more > 0 else "") + (f", and {single} alone" if single else "") + "."
+        )
+    )
+    return Answer(name, tuple(phrases))
+
+
+def _group(slices: Int[np.ndarray, " slice"]) -> Phrase:
+    return Phrase(str(len(slices)), tuple(str(i) for i in slices))
