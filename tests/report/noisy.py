@@ -64,7 +64,8 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
         "sparsity": {"median_gain": 1.0},
     }
     return SimpleNamespace(
-        path=Path("noise"), name="noise", kind="scores", slices="head", settings={}, info={}, n_inputs=n_inputs, attention=atts,
+        path=Path("noise"), name="noise", kind="scores", slices="head", settings={}, info={}, n_inputs=n_inputs,
+        attention=atts,
         inputs=tuple(f"input {i}" for i in range(n_inputs)), organization=[org] * n_inputs, values=atts,
         consensus=joint["attention"], similarities=joint,
         values_words="raw scores", record=SimpleNamespace(notes=()),

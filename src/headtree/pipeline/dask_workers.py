@@ -51,6 +51,7 @@ def local_cluster(n: int) -> Iterator[str]:
             threads_per_worker=max(1, torch.get_num_threads() // n),
             processes=True,
             dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # any free port: another cluster may have 8787
             local_directory=scratch,
             silence_logs=logging.CRITICAL,
         ) as cluster,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ _COMPARED, _SQUARES = 5, 6
 #: Slices that the kernel of folder sums reads side by side.
 _LANES = 16
 #: Chunks of Zarr that are being read, libraries that are loaded on first use, and gaps in the heap.
-_OTHER = 72 << 20
+_OTHER = 192 << 20
 #: Copies of a tensor while its scores are centred or while it is measured, most of them in float64.
 _COPIES = 8
 #: Bytes for each entry of one head while heads are measured one by one, of scores and of other kinds.
@@ -57,6 +59,9 @@ def limit_in_bytes(memory: Any) -> int | None:
 
 def memory_in_use() -> int:
     """Bytes of memory that this process has now; a guess where that is unknown."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # what was freed stays with the process otherwise, and would count
+        ctypes.CDLL(None).malloc_trim(0)
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -16,7 +16,8 @@ from headtree.questionnaire.organization import Organization
 from headtree.report.words.answers import answers, families_found, roles_found
 from headtree.report.words.folder_sentences import folder_sentences
 from headtree.report.words.similarity_words import similarity_meaning, similarity_title
-from headtree.report.words.terms import TERMS
+from headtree.report.words.terms import DEPTH_TERMS, TERMS
+from headtree.tensor.slice_names import DEPTH
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
 
@@ -39,14 +40,13 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "name": run.name,
         "kind": run.kind,
         "values": run.values_words,
-        "unit": {"one": "head", "many": "heads"},
-        "slices": run.slices,
+        "unit": {"one": run.slices, "many": f"{run.slices}s"},
         "answers": [answer.to_dict() for answer in answers(run)],
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),
         "glossary": {str(name): explained(str(name)) for name in run.heads.columns if explained(str(name))},
         "families": families_found(run),
-        "terms_explained": TERMS,
+        "terms_explained": DEPTH_TERMS if run.slices == DEPTH else TERMS,
         "inputs": list(run.inputs),
         "n_heads": len(run.heads),
         "layers": int(run.heads["layer"].nunique()),

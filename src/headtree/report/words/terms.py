@@ -32,6 +32,12 @@ TERMS = {
     "confidence": "The confidence of a head is the mean over queries of the largest attention weight.",
 }
 
+#: The same words where slices are the depths of a token tensor.
+DEPTH_TERMS = {
+    **TERMS,
+    "head": "A depth is the stream after a layer (L3: after layer 3): what of each query comes from each key.",
+}
+
 #: The same on the page of a plain array.
 ARRAY_TERMS = {
     "findings": "Findings are computed from the run; an underlined number selects the slices it is about.",

@@ -7,7 +7,7 @@ HT.sections = (() => {
 
   function answers(net) {
     const {text} = net, n = net.inputs.length, perLayer = net.nHeads / text.layers;
-    const heads = text.slices === "depth" ? `${net.nHeads} depths` : Number.isInteger(perLayer) ? `${text.layers} layer${text.layers > 1 ? "s" : ""} × ${perLayer} heads` : `${net.nHeads} heads in ${text.layers} layers`;
+    const heads = text.unit.one === "depth" ? `${net.nHeads} depths` : Number.isInteger(perLayer) ? `${text.layers} layer${text.layers > 1 ? "s" : ""} × ${perLayer} heads` : `${net.nHeads} heads in ${text.layers} layers`;
     byId("summary").textContent = `${heads}, ${n} input${n > 1 ? "s" : ""}; organized: ${VALUES[text.values] || text.values}.`;
     const phrase = part => part.heads.length ? headLink(part.text, net.indices(part.heads)) : part.text;
     let inner = null;

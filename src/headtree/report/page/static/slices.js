@@ -24,7 +24,7 @@ HT.slices = (() => {
   }
 
   function start(net) {
-    if (net.text.slices !== "depth") return;
+    if (net.text.unit.one !== "depth") return;
     change(document.body);
     new MutationObserver(records => {
       for (const {type, target, addedNodes} of records) {
