@@ -6,7 +6,7 @@ import torch
 
 import headtree as ht
 from headtree.measures.heads.glossary import OF_HEADS, OF_LAYERS, OF_RUNS, explained
-from headtree.measures.heads.patterns import pattern_columns
+from headtree.measures.heads.patterns import own_columns
 from headtree.measures.heads.ranking_evidence import EFFECT_CORRELATIONS, RELIABILITY
 from tests.measures.attention_examples import WORDS, causal, previous, probs, random_scores, to_key, uniform
 from tests.measures.models import PlantedInduction
@@ -34,7 +34,7 @@ def test_one_row_for_each_head_and_layer(found):
 
 def test_values_are_means_over_inputs_with_their_spread(found):
     atts, table = found
-    single = np.stack([pattern_columns(att)["shannon_entropy"].values for att in atts])
+    single = np.stack([own_columns(att)["shannon_entropy"].values for att in atts])
     np.testing.assert_allclose(table.heads["shannon_entropy"], single.mean(axis=0))
     np.testing.assert_allclose(table.spread["shannon_entropy"], single.std(axis=0, ddof=1))
     np.testing.assert_allclose(table.heads["previous_token"], ht.head_roles(atts).share["previous_token"])

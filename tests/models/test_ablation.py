@@ -259,7 +259,7 @@ def test_a_capture_inside_the_context_shows_what_later_layers_do_without_the_hea
     ("arguments", "message"),
     [
         (([(0, 9)],), r"heads must be less than 4, or pairs .* got \(0, 9\)"),
-        (([(7, 0)],), r"pairs \(layer, head\) within the selected layers, got \(7, 0\)"),
+        (([(7, 0)],), r"pairs \(layer, head\) of layers 0 to 2, got \(7, 0\)"),
         (("L0H1",), "heads must be a list of pairs"),
         (([1, 2, 3],), r"heads must be pairs \(layer, head\), got 1"),
         (([(0, 1)], "never"), "how must be one of"),

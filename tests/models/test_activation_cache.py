@@ -192,7 +192,8 @@ def test_only_the_heads_that_are_read_are_computed(name, monkeypatch):
     array = cache[name]
     assert array.shape == (12, 12, 32)
     repr(array)
-    assert computed == []
+    assert computed == [0, 0, 0]  # one head of each layer, which shows how wide it writes
+    computed.clear()
     block = array.isel(head=slice(3, 6), feature=slice(0, 5))
     assert computed == []
     assert block.values.shape == (3, 12, 5)

@@ -60,7 +60,13 @@ def noisy_run(n_heads, n_tokens, n_inputs, per_layer):
     table |= {"structure": rng.random(n_heads), "structure_rank": rng.permutation(n_heads) + 1}
     table |= {"family": trees.head.labels[2], **{f"measure_{i}": rng.random(n_heads) for i in range(20)}}
     measures = {
-        "consensus": {"kind": "attention", "families": [], "coverage": 0.0, "replication": None},
+        "consensus": {
+            "kind": "attention",
+            "n_folders": n_heads - 2,
+            "families": [],
+            "coverage": 0.0,
+            "replication": None,
+        },
         "sparsity": {"median_gain": 1.0},
     }
     return SimpleNamespace(

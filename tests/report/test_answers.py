@@ -28,7 +28,11 @@ def run_of(heads, consensus=None, n_inputs=12, **more):
     about |= consensus or {}
     measures = {"consensus": about, "sparsity": {"median_gain": 2.0}, **more}
     return SimpleNamespace(
-        heads=heads, measures=attr_tree(measures, "measure"), n_inputs=n_inputs, values_words="centred scores"
+        heads=heads,
+        measures=attr_tree(measures, "measure"),
+        n_inputs=n_inputs,
+        values_words="centred scores",
+        slices="head",
     )
 
 
