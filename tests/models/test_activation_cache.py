@@ -105,6 +105,16 @@ def test_heads_may_write_into_a_stream_of_another_width_than_their_projection():
     cache = ht.ModelView(sweep_built(case)).cache(inputs=runnable(case)[1])[0]
     assert cache["ov"].shape == (16, 12, 128)
     assert cache["writes"].values.shape == (16, 12, cache["residual"].shape[2])
+    for name in ("writes", "attention_out"):  # its layers send attention through MLPs before they add it
+        assert "the heads do not sum to it" in cache[name].attrs["note"]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "gptj", "qwen3"])
+def test_heads_that_sum_to_the_output_have_no_note(name):
+    model, read = built(name)
+    cache = ht.ModelView(model).cache(inputs=read)[0]
+    assert "note" not in cache["writes"].attrs
+    assert "note" not in cache["attention_out"].attrs
 
 
 def test_outputs_of_layers_that_drop_tokens_are_no_single_array():

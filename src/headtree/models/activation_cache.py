@@ -52,6 +52,7 @@ class CallValues:
     z: Float[Tensor, "head query value_feature"]
     matrix: Float[Tensor, "head value_feature width"]  #: W_O
     added: Callable[[Tensor], Tensor] | None  #: from a result of W_O to what is added to the stream; None: the same
+    through_mlps: bool  #: what is added to the stream went through MLPs as well
 
     def ov(self, head: int) -> Float[Tensor, "key width"]:
         """The values of a head times its W_O."""
@@ -75,7 +76,8 @@ class ActivationCache:
     - ``z``: the outputs of heads (head, query, feature), which enter the output projection W_O.
     - ``ov``: v·W_O of each head (head, key, feature).
     - ``writes``: what each head writes into the residual stream (head, query, feature). The heads of a layer sum to
-      its ``attention_out``, biases apart. A norm between W_O and the stream keeps its scale.
+      its ``attention_out``, biases apart. A norm between W_O and the stream keeps its scale. Where MLPs lie between
+      them too, as in MobileBERT, ``writes`` is the part that goes around them; its attribute ``note`` says so.
     - ``residual``: the residual stream before the first layer and after each (depth, token, feature).
     - ``attention_out``, ``mlp_out`` and, in a decoder, ``cross_out``: what is added to the stream in each layer
       (layer, token, feature).
@@ -152,7 +154,7 @@ class ActivationCache:
         axis, what = _OF_HEADS[name]
         labels = list(self.queries if axis == "query" else self.keys)
         coords = {**head_coordinates(self.heads), axis: labels}
-        dims, attrs = ("head", axis, "feature"), {"description": what}
+        dims, attrs = ("head", axis, "feature"), {"description": what, **self._note(name)}
         if name not in ("ov", "writes"):
             parts = [getattr(call, name)[:, : len(labels)] for call in self.calls]
             _check_rows(name, {part.shape[1] for part in parts}, len(labels))
@@ -175,9 +177,17 @@ class ActivationCache:
         axis, what = _OF_STREAM[name]
         values = self.stream[name][:, : len(self.queries)]
         coords = {axis: range(len(values)), "token": list(self.queries)}
-        return xr.DataArray(
-            values.numpy(), dims=(axis, "token", "feature"), coords=coords, attrs={"description": what}
-        )
+        attrs = {"description": what, **self._note(name)}
+        return xr.DataArray(values.numpy(), dims=(axis, "token", "feature"), coords=coords, attrs=attrs)
+
+    def _note(self, name: str) -> dict[str, str]:
+        """What a reader of an array must know of this model."""
+        if name not in ("writes", "attention_out", "cross_out") or not any(c.through_mlps for c in self.calls):
+            return {}
+        return {
+            "note": "between W_O and the residual stream lie MLPs: writes are the part of the heads that goes "
+            "around them, and attention_out has what they made of it as well, so the heads do not sum to it"
+        }
 
 
 def head_coordinates(heads: Sequence[HeadId]) -> dict[str, Any]:
@@ -275,7 +285,7 @@ def _call_values(
     )
     v, z, matrix = (_stored(each[index], dtype) for each in (call.values(graph), call.outputs(graph), call.matrix))
     added = None if stream is None or after is None else _AddedToStream(call.written_shape(graph), after, stream)
-    return CallValues(q, k, v, z, matrix, added)
+    return CallValues(q, k, v, z, matrix, added, stream is not None and stream.is_changed_by_mlps(call))
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,11 @@ class LinearMap:
         Whether to freeze activation functions as ratios of result to argument, and of a product of two values that
         both depend on `start` the one that went through more of them, such as the gate of an MLP. If not, what they
         compute is a constant.
+
+    Attributes
+    ----------
+    adds_nonlinear : bool
+        Whether the constants contain something that depends on `start`, such as what an MLP makes of it.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class LinearMap:
             node.index: node.values[-1].detach() for node in self.nodes if node.op in NORMS
         }  # 1 / standard deviation of every token
         self.converted: dict[Ref, Tensor] = {}  # constants in the dtype of the argument
+        self.adds_nonlinear = self._adds_any(_depending(graph, start))
 
     def __call__(
         self, x: Tensor, affine: bool = False, change: dict[int, Callable[[Tensor], Tensor]] | None = None
@@ -110,6 +116,13 @@ class LinearMap:
     def only_adds(self) -> bool:
         """Whether the map changes no number, except that it adds constants if `affine`."""
         return all(node.op in SAME_NUMBERS or self._adds_a_constant(node) for node in self.nodes)
+
+    def _adds_any(self, nodes: Collection[int]) -> bool:
+        """Whether a constant that comes from one of some nodes is added on the way, or is itself a target."""
+        added = [side for node in self.nodes if node.op in ADDITIONS for side in node.args[:2]]
+        return any(side in self.constants and side.node in nodes for side in added if isinstance(side, Ref)) or any(
+            ref.node in nodes for ref, is_reached in zip(self.targets, self.reaches, strict=True) if not is_reached
+        )
 
     def _adds_a_constant(self, node: Node) -> bool:
         is_sum = node.op in (aten.add.Tensor, aten.add_.Tensor) and node.kwargs.get("alpha", 1) == 1
@@ -176,6 +189,15 @@ class LinearMap:
             )
             args = tuple(linear[i] if i in JOINT[node.op] else args[i] for i in range(len(args)))
         return functional(node.op)(*args, **kwargs)
+
+
+def _depending(graph: Graph, start: Ref) -> set[int]:
+    """The nodes that depend on a value in any way."""
+    found: set[int] = set()
+    for node in graph.nodes[start.node + 1 :]:
+        if any(ref == start or ref.node in found for ref in node.inputs):
+            found.add(node.index)
+    return found
 
 
 def _frozen_norm(node: Node, value: Callable[[Ref], Tensor], scale: Tensor, affine: bool) -> tuple[Tensor, ...]:

@@ -104,13 +104,21 @@ class StreamPlaces:
         """
         if graph is not None and self.after_projection(call) is None:
             return None
+        found = self._to_stream(call, self.located.graph if graph is None else graph)
+        return None if found is None or found.only_adds or not found.reaches[0] else found
+
+    def is_changed_by_mlps(self, call: CallPlaces) -> bool:
+        """Whether what an attention call adds to the stream goes through activation functions after W_O."""
+        found = self._to_stream(call, self.located.graph)
+        return found is not None and found.adds_nonlinear
+
+    def _to_stream(self, call: CallPlaces, graph: Graph) -> LinearMap | None:
+        """The map from the output projection of a call to its term; None if the call adds nothing to the stream."""
         term = self.attention_term(call)
         if term is None or call.site.projection is None or call.site.projection.node.position is None:
             return None
-        graph = self.located.graph if graph is None else graph
         start = Ref(node_at(graph, call.site.projection.node.position).index)
-        found = LinearMap(graph, start, [operand(term).ref(graph)])
-        return None if found.only_adds or not found.reaches[0] else found
+        return LinearMap(graph, start, [operand(term).ref(graph)])
 
 
 def operand(term: Term) -> Operand:
