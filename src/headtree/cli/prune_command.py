@@ -58,7 +58,8 @@ def prune(
     headtree prune bert-base-uncased --data book.txt --tokens 128 --inputs 60
     headtree prune vit --data images/ --labels labels.txt --criterion all --refit
 
-    Writes prune.csv, orders.json (in which order heads go), sections/prune.json and figures/.
+    Writes prune.csv, comparisons.csv (every two criteria at every step), orders.json (in which order heads go),
+    sections/prune.json and figures/.
     """  # noqa: D301
     with cli_errors("prune"):
         images = data if data is not None and data.is_dir() else None

@@ -18,7 +18,8 @@ from headtree.report.words.prune_section import prune_section
 from headtree.runs.folder import RunWriter, writing_run
 from headtree.section import Section
 
-TABLE, ORDERS, SECTION, FIGURES = "prune.csv", "orders.json", "sections/prune.json", "figures"
+TABLE, PAIRS, ORDERS = "prune.csv", "comparisons.csv", "orders.json"
+SECTION, FIGURES = "sections/prune.json", "figures"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,10 @@ def make_prune_run(
         "prune": {**vars(settings), "criteria": list(settings.criteria)},
         "labels": None if labels is None else list(labels),
     }
-    with writing_run(path, "prune", whole, force=force) as writer, writer.step("prune", (TABLE, ORDERS, SECTION)):
+    with (
+        writing_run(path, "prune", whole, force=force) as writer,
+        writer.step("prune", (TABLE, PAIRS, ORDERS, SECTION)),
+    ):
         ready = source.begin()
         classes = ready.labels if labels is None else labels
         inputs = [dict(item.kwargs) for item in ready.prepared.items]
@@ -70,6 +74,7 @@ def make_prune_run(
             batch_size=source.batch_size,
         )
         writer.write_text(TABLE, csv_text(found.table()))
+        writer.write_text(PAIRS, csv_text(found.comparisons()))
         orders = {name: [[str(head) for head in order] for order in each] for name, each in found.orders.items()}
         writer.write_text(ORDERS, json.dumps(orders, indent=1))
         with writer.aside() as aside:
@@ -80,7 +85,7 @@ def make_prune_run(
         section = prune_section(found, drawn)
         writer.write_text(SECTION, section.to_json())
         pictures = tuple(f"{FIGURES}/{file.name}" for file in (writer.path / FIGURES).iterdir())
-        writer.announce("prune", (TABLE, ORDERS, SECTION, *sorted(pictures)))
+        writer.announce("prune", (TABLE, PAIRS, ORDERS, SECTION, *sorted(pictures)))
     return found, section
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,6 +119,23 @@ class PruneCurve:
     def step_at(self, share: float) -> int:
         """The step whose share of removed heads is nearest to one."""
         return int(np.abs(self.counts / self.n_heads - share).argmin())
+
+    def comparisons(self) -> DataFrame:
+        """A row per pair of criteria and step: their difference of loss, with its paired standard error."""
+        from pandas import DataFrame
+
+        pairs = [
+            (int(count), self.compare(first, second, step))
+            for step, count in enumerate(self.counts)
+            for first, second in combinations(self.losses, 2)
+            if count
+        ]
+        rows = [
+            [count, count / self.n_heads, pair.better, pair.worse, pair.difference, pair.error, pair.is_clear]
+            for count, pair in pairs
+        ]
+        columns = ["removed", "share", "better", "worse", "difference", "error", "is_clear"]
+        return DataFrame(rows, columns=columns)
 
     def table(self) -> DataFrame:
         """A row per criterion and step."""
@@ -344,6 +362,13 @@ class _Measurement:
         self.counts = np.unique(np.round(np.linspace(0, total - 1, steps + 1)).astype(np.int64))
         self.test = _Test(data)
         self.layers: OutputLayers | None = None
+        self.known: dict[str, Any] = {}
+
+    def stored(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What was computed under this name, now or in an earlier run."""
+        if name not in self.known:
+            self.known[name] = self.remember(name, compute)
+        return self.known[name]
 
     def curve(self, names: Sequence[str]) -> PruneCurve:
         losses: dict[str, np.ndarray] = {}
@@ -403,7 +428,8 @@ class _Measurement:
                 model = cache(partial(self._refitted, tuple(removed)))
             pairs = [(int(head.layer), int(head.head)) for head in removed]
             compute = partial(self._losses, model, pairs)
-            yield order, self.remember(f"losses-{name}-{k:02d}-{int(count):05d}", compute)
+            of_whom = f"{name}-{k:02d}-{int(count):05d}" if removed else "whole"  # which all criteria share
+            yield order, self.stored(f"losses-{of_whom}", compute)
             step(f"{name}, {int(count)} of {len(self.heads)} heads removed")
 
     def _ranked(
@@ -420,7 +446,7 @@ class _Measurement:
                 found = data.importance(name)
             return [[head.layer, head.head] for head in found.order()]
 
-        found = self.remember(f"order-{name}-{k:02d}-{i:05d}", rank)
+        found = self.stored(f"order-{name}-{k:02d}-{i:05d}", rank)
         gone = set(removed)
         return [*removed, *(HeadId(*pair) for pair in found if HeadId(*pair) not in gone)]
 

@@ -14,6 +14,9 @@ from headtree.report.words.prune_section import CALLED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Criteria that all have a band of standard errors; the bands of more would hide each other.
+_MOST_BANDS = 4
+
 #: The axis ends at so many times the increase of the best criterion at half of the heads, at least.
 _HEADROOM = 6
 
@@ -31,7 +34,9 @@ def draw_prune(found: PruneCurve, folder: Path) -> tuple[str, ...]:
 
 @styled
 def prune_curves(found: PruneCurve, *, accuracy: bool = False) -> Figure:
-    """Increase of loss, or accuracy, against the share of heads removed, with bands of two standard errors.
+    """Increase of loss, or accuracy, against the share of heads removed; the best at half of the heads comes first.
+
+    Bands are two standard errors; of many criteria only the best and a random order have one.
 
     Parameters
     ----------
@@ -45,14 +50,18 @@ def prune_curves(found: PruneCurve, *, accuracy: bool = False) -> Figure:
     shares = 100 * found.counts / found.n_heads
     table = found.table()
     column, error = ("accuracy", "accuracy_error") if accuracy else ("increase", "increase_error")
-    others = [name for name in found.losses if name != "random"]
-    for i, name in enumerate([*others, *(["random"] if "random" in found.losses else [])]):
+    half = found.step_at(0.5)
+    names = sorted(found.losses, key=lambda name: float(found.loss(name)[half]))
+    banded = names if len(names) <= _MOST_BANDS else (names[0], "random")
+    for i, name in enumerate(names):
         rows = table[table["criterion"] == name]
         values, errors = rows[column].to_numpy(dtype=float), np.nan_to_num(rows[error].to_numpy(dtype=float))
         is_random = name == "random"
         color = GREY if is_random else CURVES[i % len(CURVES)]
         dashes = DASHES[(i + i // len(CURVES)) % len(DASHES)]
-        axes.fill_between(shares, values - 2 * errors, values + 2 * errors, color=color, alpha=0.12, linewidth=0)
+        if name in banded:
+            low, high = values - 2 * errors, values + 2 * errors
+            axes.fill_between(shares, low, high, color=color, alpha=0.15, linewidth=0)
         axes.plot(
             shares, values, color=color, linestyle=dashes, marker=MARKERS[i % len(MARKERS)], markersize=3.5,
             linewidth=1.3, label=CALLED[name],

@@ -71,24 +71,37 @@ def _at_half(found: PruneCurve, step: int) -> str:
     )
 
 
+_OF_THE_BEST = {"ahead": "clearly ahead of", "behind": "clearly behind", "unclear": "not clearly different from"}
+_OF_RANDOM = {"behind": "clearly better:", "ahead": "clearly worse:", "unclear": "not clearly different:"}
+
+
 def _comparisons(found: PruneCurve, step: int) -> list[str]:
-    """For each criterion, which others it is better than at the step, beyond two paired standard errors."""
+    """The best criterion against all others, and every criterion against a random order."""
     if found.n_test < 2:
         return ["A single test input gives no standard errors, so criteria are not compared."]
     names = sorted(found.losses, key=lambda name: float(found.loss(name)[step]))
-    sentences = []
-    for i, name in enumerate(names[:-1]):
-        pairs = [found.compare(name, other, step) for other in names[i + 1 :]]
-        clear = [f"{CALLED[p.worse]} ({_signed(p.difference, p.error)})" for p in pairs if p.is_clear]
-        unclear = [CALLED[other] for p, other in zip(pairs, names[i + 1 :], strict=True) if not p.is_clear]
-        beats = f"is better than {', '.join(clear)}" if clear else "is not clearly better than any other"
-        open_ = f"; not clearly different from {', '.join(unclear)}" if clear and unclear else ""
-        sentences.append(f"{CALLED[name].capitalize()} {beats}{open_}.")
-    return [f"At {found.counts[step] / found.n_heads:.0%} of heads removed: " + " ".join(sentences)]
+    where = f"Without {found.counts[step] / found.n_heads:.0%} of the heads"
+    said = []
+    if len(names) > 1:
+        ahead = _against(found, names[0], names[1:], step, _OF_THE_BEST)
+        said.append(f"{where}, the best criterion is {CALLED[names[0]]}: {ahead}.")
+    if "random" in names and len(names) > 2:
+        others = [name for name in names if name != "random"]
+        said.append(
+            f"{where}, compared with a random order, {_against(found, 'random', others, step, _OF_RANDOM)}."
+        )
+    return said
 
 
-def _signed(difference: float, error: float) -> str:
-    return f"by {number_words(difference)} ± {number_words(error)}"
+def _against(found: PruneCurve, name: str, others: list[str], step: int, words: dict[str, str]) -> str:
+    """Other criteria, by whether one is clearly ahead of them, clearly behind, or neither."""
+    sides: dict[str, list[str]] = {side: [] for side in words}
+    for other in others:
+        pair = found.compare(name, other, step)
+        by = f"{CALLED[other]} (by {number_words(pair.difference)} ± {number_words(pair.error)})"
+        side = "unclear" if not pair.is_clear else "ahead" if pair.better == name else "behind"
+        sides[side].append(CALLED[other] if side == "unclear" else by)
+    return "; ".join(f"{words[side]} {', '.join(listed)}" for side, listed in sides.items() if listed)
 
 
 def _skipped(found: PruneCurve) -> list[str]:
