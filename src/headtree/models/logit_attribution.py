@@ -66,7 +66,7 @@ def attributions_of(prepared: PreparedInputs, target: int | None, position: int 
     with prepared.view.ready(), progress("attributing", len(prepared.items)) as step:
         stream = StreamPlaces(locate_stream(prepared, chunked=True))
         path_to_logits(prepared, stream)  # refuses a stream that ends elsewhere
-        calls = [_Call.located(call, stream) for call in find_places(prepared).values()]
+        calls = [_Call.located(call, stream) for call in find_places(prepared, mixed=True).values()]
         probe = _Skeleton(prepared, stream, stream.located.trace)
         kept = stream.kept | probe.linear.kept | Kept(results=_positions(stream.located.graph, probe.logits))
         for call in calls:
@@ -135,30 +135,42 @@ class _Call:
             )
         return call
 
-    def start(self, graph: Graph) -> Ref:
-        """What heads hand over: the input of the output projection, or attention times values without one."""
-        places = self.places
-        return Ref(node_at(graph, places.site.mix).index) if places.output is None else places.output.ref(graph)
-
     def linear(self, graph: Graph) -> LinearMap:
-        """From what heads hand over to what is added to the stream."""
-        return LinearMap(graph, self.start(graph), [self.term.ref(graph)])
+        """From what heads hand over, the input of their output projection or else their product, to the stream."""
+        places = self.places
+        start = Ref(node_at(graph, places.site.mix).index) if places.output is None else places.output.ref(graph)
+        return LinearMap(graph, start, [self.term.ref(graph)])
+
+    def by_values(self, graph: Graph) -> list[LinearMap]:
+        """One such map for every product with values, where heads share what enters the output projection."""
+        several = self.places.site.several
+        if several is None:
+            return [self.linear(graph)]
+        starts = [Ref(node_at(graph, path.product).index) for path in several.paths]
+        return [LinearMap(graph, start, [self.term.ref(graph)]) for start in starts]
 
     def kept(self, graph: Graph) -> Kept:
         """What a trace must keep, given the graph of the probe."""
-        return self.places.kept | self.linear(graph).kept
+        kept = self.places.kept | self.linear(graph).kept
+        for linear in self.by_values(graph):
+            kept |= linear.kept
+        return kept
 
     def contributions(self, graph: Graph, slope: Tensor) -> tuple[Float[Tensor, " head"], float]:
         """What each head contributes, and the biases, from the slope of a logit by what is added to the stream."""
-        linear = self.linear(graph)
-        with torch.enable_grad():
-            x = graph.value(self.start(graph)).detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(linear(x)[0], x, slope)
-        bias = float((linear(torch.zeros_like(x.detach()), affine=True)[0] * slope).double().sum())
-        return self._by_head(gradient, x.detach()), bias
+        whole = self.linear(graph)
+        none = torch.zeros_like(graph.value(whole.start))
+        bias = float((whole(none, affine=True)[0] * slope).double().sum())
+        by_head = torch.zeros(self.places.site.n_heads, dtype=torch.float64, device=slope.device)
+        for linear in self.by_values(graph):
+            with torch.enable_grad():
+                x = graph.value(linear.start).detach().requires_grad_()
+                (gradient,) = torch.autograd.grad(linear(x)[0], x, slope)
+            by_head += self._by_head(gradient * x.detach())
+        return by_head, bias
 
-    def _by_head(self, gradient: Tensor, x: Tensor) -> Float[Tensor, " head"]:
-        product = (gradient * x).double()
+    def _by_head(self, product: Tensor) -> Float[Tensor, " head"]:
+        product = product.double()
         projection = self.places.site.projection
         if self.places.output is None or projection is None:
             return product.reshape(self.places.site.n_heads, -1).sum(dim=1)

@@ -26,6 +26,7 @@ class TracedSite:
     value: Ref  #: (head, token, feature)
     module: str  #: path of the innermost module that ran the softmax
     is_content: bool = True  #: whether scores and values depend on the input, or either on weights alone
+    adds_scores: bool = False  #: whether scores are the sum of several products of activations
     again: tuple[int, ...] = ()  #: products of equal probs with other values: of differential attention, of LiLT
 
     @property
@@ -84,7 +85,8 @@ class Search:
         if not self.graph.depends(probs, node.index):
             return None  # values @ probs: no known model does that
         module = node.position.module if node.position is not None else ""
-        return TracedSite(node.index, mix.index, query, key, value, module, is_content)
+        adds_scores = sum(_multiplies_activations(self.graph, self.graph.nodes[index]) for index in scores) > 1
+        return TracedSite(node.index, mix.index, query, key, value, module, is_content, adds_scores)
 
     def _inputs(self, index: int) -> list[int]:
         return [ref.node for ref in self.graph.nodes[index].inputs]
@@ -187,8 +189,13 @@ def traced_calls(trace: Trace, plan: AttentionPlan, model: str) -> TracedCalls:
     found |= _described(trace, plan.sites)
     described = [site.name for site in plan.sites if site.seen_by == "described"]
     taken = {site.softmax for site in found.values()}
+    again = {mix for site in found.values() for mix in site.again}
     around = (search.around(node, learned_queries=False) for node in search.softmaxes if node.index not in taken)
-    others = [site for site in around if site is not None and not _is_inside(site.module, described)]
+    others = [
+        site
+        for site in around
+        if site is not None and site.mix not in again and not _is_inside(site.module, described)
+    ]
     return TracedCalls(model, plan.sites, found, others)
 
 

@@ -36,10 +36,7 @@ class StreamPlaces:
     @cached_property
     def end(self) -> tuple[Position, int]:
         """The operation whose result is the stream after the last layer, and which of its results."""
-        position = self.located.graph.node(self.stream.end).position
-        if position is None:
-            raise RuntimeError("the stream ends where it begins")
-        return position, self.stream.end.output
+        return self.located.graph.node(self.stream.end).place, self.stream.end.output
 
     def terms(self, role: str) -> tuple[tuple[Term, ...], ...]:
         """The terms of a role in each layer."""
@@ -91,7 +88,7 @@ class StreamPlaces:
         return None
 
     def after_projection(self, call: CallPlaces, graph: Graph | None = None) -> LinearMap | None:
-        """The map from the output projection of a call to what is added to the stream, with norms frozen.
+        """The map from what `CallPlaces.written` finds to what is added to the stream, with norms frozen.
 
         None if that is the same up to biases, or if it is not linear.
 
@@ -113,11 +110,11 @@ class StreamPlaces:
         return found is not None and found.adds_nonlinear
 
     def _to_stream(self, call: CallPlaces, graph: Graph) -> LinearMap | None:
-        """The map from the output projection of a call to its term; None if the call adds nothing to the stream."""
+        """The map from what the heads of a call write to its term; None if the call adds nothing to the stream."""
         term = self.attention_term(call)
-        if term is None or call.site.projection is None or call.site.projection.node.position is None:
+        start = call.written(graph)
+        if term is None or start is None:
             return None
-        start = Ref(node_at(graph, call.site.projection.node.position).index)
         return LinearMap(graph, start, [operand(term).ref(graph)])
 
 
