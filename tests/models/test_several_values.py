@@ -9,6 +9,7 @@ import torch
 
 import headtree as ht
 from headtree.errors import InvalidValueError
+from tests.models import zoo
 from tests.models.test_activation_cache import check_sums, close
 from tools.sweep import families
 
@@ -141,3 +142,37 @@ def test_logits_are_sums_over_heads_without_rows_of_their_own(name, headed):
     scale = float((norm(end) / norm.weight / end)[0].detach())
     direction = (whole.lm_head.weight[found.target] * norm.weight * scale).detach().numpy()
     close(found.heads.values, cache["writes"].values[:, -1] @ direction, 1e-4)
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer with a low-rank term, as adapters add it."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, 2, bias=False)
+        self.up = torch.nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def test_heads_with_an_adapter_write_by_it_too():
+    case = zoo.ALL["llama"]
+    model, read = case.build(), {"input_ids": torch.arange(5, 17)[None]}
+    attention = model.layers[1].self_attn
+    attention.o_proj = Adapted(attention.o_proj)
+    view = ht.ModelView(model)
+    (cache,) = view.cache(inputs=read)
+    close(cache["writes"].groupby("layer").sum("head").values, cache["attention_out"].values)
+    with pytest.raises(InvalidValueError, match=r"no 'ov': .*layers\.1\.self_attn write by 2 projections.*merge"):
+        cache["ov"]
+    assert "ov" in view.cache(inputs=read, layers=[0])[0]
+    with pytest.raises(InvalidValueError, match="write by 2 projections"):
+        view.capture(inputs=read, kind="weighted")
+    with torch.no_grad(), view.ablated([(1, 2)]):
+        without = model(**read).last_hidden_state
+        for each in (attention.o_proj.base, attention.o_proj.down):
+            each.weight[:, 16:24] = 0
+    with torch.no_grad():
+        torch.testing.assert_close(without, model(**read).last_hidden_state)

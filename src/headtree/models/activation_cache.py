@@ -323,8 +323,8 @@ class _AddedToStream:
         shape, axis = self.shape
         device = next((value.device for value in self.after.constants.values()), written.device)
         with torch.no_grad():
-            added = self.after(written.reshape(shape).movedim(-1, axis).to(device))[0]
-        return self.stream.tokens_first(added).to(written)
+            terms = self.after(written.reshape(shape).movedim(-1, axis).to(device))
+        return self.stream.tokens_first(torch.stack(terms).sum(dim=0)).to(written)
 
 
 def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:

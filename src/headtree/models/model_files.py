@@ -224,7 +224,7 @@ class ModelFiles:
             remedy = (
                 f"check that the GGUF file is whole, or pass {what}=… in Python" if options else _REMEDIES[what]
             )
-            found = f"usable {what} ({_first_line(error)})" if self._has_files_of(what) else what
+            found = f"usable {what} ({_first_line(error)})" if options or self._has_files_of(what) else what
             raise InvalidValueError(f"{self.name!r} has no {found}; {remedy}") from error
 
     def _has_files_of(self, what: str) -> bool:

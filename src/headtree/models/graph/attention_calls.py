@@ -35,27 +35,23 @@ class TracedSite:
         return (self.mix, *self.again)
 
 
-def find_sites(graph: Graph, *, learned_queries: bool = False) -> list[TracedSite]:
-    """All attention calls, in call order; on request also those whose queries or keys are weights of the model.
+class Search:
+    """Looks for the products around a softmax.
 
     Between the product of queries and keys and the softmax, scores may be scaled, shifted, masked and capped.
     Between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither path
     passes through another product.
     """
-    search = Search(graph)
-    found = (search.around(node, learned_queries=learned_queries) for node in search.softmaxes)
-    return [site for site in found if site is not None]
-
-
-class Search:
-    """Looks for the products around a softmax."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.users = graph, graph.users()
         self.softmaxes = [node for node in graph.nodes if node.op in SOFTMAX]
 
     def around(self, node: Node, *, learned_queries: bool) -> TracedSite | None:
-        """The attention call of a softmax of activations; None if it is no such softmax."""
+        """The attention call of a softmax of activations; None if it is no such softmax.
+
+        With `learned_queries`, queries or keys may be weights of the model.
+        """
         if not node.is_activation:
             return None
         scores = self._nearest(node, self._inputs, _multiplies_activations)

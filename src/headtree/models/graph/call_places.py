@@ -163,7 +163,7 @@ def _places(graph: Graph, calls: TracedCalls, i: int, output: OutputSite) -> Cal
     product = _product(graph, site)
     left, right = PRODUCTS[product.op]
     mix = graph.nodes[site.mix]
-    projections = [] if output.projection is None else [output.projection.node.place]
+    projections = [] if output.projection is None or output.mixed else [output.projection.node.place]
     projections = projections if several is None else several.projections
     entering, axis = None, -1
     if len(projections) == 1:

@@ -188,6 +188,12 @@ def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i:
     several = find_several_values(graph, finder, site) if site.again else None
     try:
         projection = None if several is not None else finder.output_projection(calls[i], n_windows)
+        n_projections = len(finder.projections_after(site.mix))
+        if projection is not None and n_projections > 1:
+            mixed = (
+                f"the heads of {known.name} write by {n_projections} projections, as with an adapter, so they have no "
+                "single W_O; merge adapters into the weights first"
+            )
     except InvalidValueError as error:
         mixed = str(error)
     hooks = () if projection is None else _hooks_of(traced, finder, calls, i, projection)

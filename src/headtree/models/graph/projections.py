@@ -145,6 +145,10 @@ class ProjectionFinder:
 
     def projection_after(self, mix: int) -> tuple[Node, Tensor] | None:
         """The first projection after a node such as probs @ values; None if it makes queries, keys or values."""
+        return next(iter(self.projections_after(mix)), None)
+
+    def projections_after(self, mix: int) -> list[tuple[Node, Tensor]]:
+        """The nearest projections after a node, in order; none if the first makes queries, keys or values."""
         seen, queue = {mix}, [mix]
         found = {}
         while queue:
@@ -156,8 +160,9 @@ class ProjectionFinder:
             fresh = [user for user in self.users[index] if user not in seen]
             seen.update(fresh)
             queue += fresh
-        first = min(found, default=None)
-        return None if first is None or first in self.input_projections else (self.graph.nodes[first], found[first])
+        if not found or min(found) in self.input_projections:
+            return []
+        return [(self.graph.nodes[index], found[index]) for index in sorted(found)]
 
 
 def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int] | None:

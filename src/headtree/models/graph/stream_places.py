@@ -79,18 +79,23 @@ class StreamPlaces:
         return batch_first(value, self.stream, 1)[0]
 
     def attention_term(self, call: CallPlaces) -> Term | None:
-        """The term that an attention call adds to the stream; None if the call belongs to another stream."""
-        for role in ("attention", "cross"):
-            for terms in self.terms(role):
-                for term in terms:
-                    if term.site is not None and call.is_of(term.site, self.located.graph):
-                        return term
-        return None
+        """The first term that an attention call adds to the stream; None if the call belongs to another stream."""
+        return next(iter(self._attention_terms(call)), None)
+
+    def _attention_terms(self, call: CallPlaces) -> list[Term]:
+        """The terms that an attention call adds to the stream; several if it writes by several projections."""
+        return [
+            term
+            for role in ("attention", "cross")
+            for terms in self.terms(role)
+            for term in terms
+            if term.site is not None and call.is_of(term.site, self.located.graph)
+        ]
 
     def after_projection(self, call: CallPlaces, graph: Graph | None = None) -> LinearMap | None:
         """The map from what `CallPlaces.written` finds to what is added to the stream, with norms frozen.
 
-        None if that is the same up to biases, or if it is not linear.
+        Its results are terms of a sum. None if that is the same up to biases, or if it is not linear.
 
         Parameters
         ----------
@@ -102,7 +107,7 @@ class StreamPlaces:
         if graph is not None and self.after_projection(call) is None:
             return None
         found = self._to_stream(call, self.located.graph if graph is None else graph)
-        return None if found is None or found.only_adds or not found.reaches[0] else found
+        return None if found is None or found.only_adds or not all(found.reaches) else found
 
     def is_changed_by_mlps(self, call: CallPlaces) -> bool:
         """Whether what an attention call adds to the stream goes through activation functions after W_O."""
@@ -110,12 +115,12 @@ class StreamPlaces:
         return found is not None and found.adds_nonlinear
 
     def _to_stream(self, call: CallPlaces, graph: Graph) -> LinearMap | None:
-        """The map from what the heads of a call write to its term; None if the call adds nothing to the stream."""
-        term = self.attention_term(call)
+        """The map from what the heads of a call write to its terms; None if the call adds nothing to the stream."""
+        terms = self._attention_terms(call)[: None if call.site.mixed else 1]
         start = call.written(graph)
-        if term is None or start is None:
+        if not terms or start is None:
             return None
-        return LinearMap(graph, start, [operand(term).ref(graph)])
+        return LinearMap(graph, start, [operand(term).ref(graph) for term in terms])
 
 
 def operand(term: Term) -> Operand:
