@@ -144,6 +144,16 @@ def test_logits_are_sums_over_heads_without_rows_of_their_own(name, headed):
     close(found.heads.values, cache["writes"].values[:, -1] @ direction, 1e-4)
 
 
+def with_head(model):
+    """The model with random logits that are large enough to see errors."""
+    import transformers
+
+    whole = transformers.LlamaForCausalLM(model.config).eval()
+    whole.model = model
+    torch.nn.init.normal_(whole.lm_head.weight, generator=torch.Generator().manual_seed(0))
+    return whole
+
+
 class Adapted(torch.nn.Module):
     """A linear layer with a low-rank term, as adapters add it."""
 
@@ -168,6 +178,9 @@ def test_heads_with_an_adapter_write_by_it_too():
     with pytest.raises(InvalidValueError, match=r"no 'ov': .*layers\.1\.self_attn write by 2 projections.*merge"):
         cache["ov"]
     assert "ov" in view.cache(inputs=read, layers=[0])[0]
+    (found,) = ht.ModelView(with_head(view.model)).logit_attribution(inputs=read)
+    total = float(found.heads.sum() + found.layers.sum()) + found.embedding + found.bias
+    assert abs(total - found.logit) < 1e-4 < abs(found.logit)
     with pytest.raises(InvalidValueError, match="write by 2 projections"):
         view.capture(inputs=read, kind="weighted")
     with torch.no_grad(), view.ablated([(1, 2)]):

@@ -114,21 +114,21 @@ class _Skeleton:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """An attention call and the term that it adds to the stream."""
+    """An attention call and the terms that it adds to the stream."""
 
     places: CallPlaces
-    term: Operand
+    terms: tuple[Operand, ...]
 
     @classmethod
     def located(cls, places: CallPlaces, stream: StreamPlaces) -> _Call:
-        term = stream.attention_term(places)
-        if term is None:
+        terms = stream.attention_terms(places)
+        if not terms:
             raise InvalidValueError(
                 f"what {places.site.name} adds to the residual stream is unknown, so logits are no sum over its "
                 "heads; describe the module that attends with register_attention"
             )
-        call = cls(places, operand(term))
-        if not call.linear(stream.located.graph).reaches[0]:
+        call = cls(places, tuple(map(operand, terms)))
+        if not all(call.linear(stream.located.graph).reaches):
             raise InvalidValueError(
                 f"what {places.site.name} adds to the residual stream is not linear in the outputs of its heads, "
                 "so logits are no sum over them; use attention_relevance instead"
@@ -139,7 +139,11 @@ class _Call:
         """From what heads hand over, the input of their output projection or else their product, to the stream."""
         places = self.places
         start = Ref(node_at(graph, places.site.mix).index) if places.output is None else places.output.ref(graph)
-        return LinearMap(graph, start, [self.term.ref(graph)])
+        return LinearMap(graph, start, self.added(graph))
+
+    def added(self, graph: Graph) -> list[Ref]:
+        """What is added to the stream."""
+        return [term.ref(graph) for term in self.terms]
 
     def by_values(self, graph: Graph) -> list[LinearMap]:
         """One such map for every product with values, where heads share what enters the output projection."""
@@ -147,7 +151,7 @@ class _Call:
         if several is None:
             return [self.linear(graph)]
         starts = [Ref(node_at(graph, path.product).index) for path in several.paths]
-        return [LinearMap(graph, start, [self.term.ref(graph)]) for start in starts]
+        return [LinearMap(graph, start, self.added(graph)) for start in starts]
 
     def kept(self, graph: Graph) -> Kept:
         """What a trace must keep, given the graph of the probe."""
@@ -156,16 +160,16 @@ class _Call:
             kept |= linear.kept
         return kept
 
-    def contributions(self, graph: Graph, slope: Tensor) -> tuple[Float[Tensor, " head"], float]:
-        """What each head contributes, and the biases, from the slope of a logit by what is added to the stream."""
+    def contributions(self, graph: Graph, slopes: Sequence[Tensor]) -> tuple[Float[Tensor, " head"], float]:
+        """What each head contributes, and the biases, from the slopes of a logit by what is added to the stream."""
         whole = self.linear(graph)
         none = torch.zeros_like(graph.value(whole.start))
-        bias = float((whole(none, affine=True)[0] * slope).double().sum())
-        by_head = torch.zeros(self.places.site.n_heads, dtype=torch.float64, device=slope.device)
+        bias = sum(float((x * s).double().sum()) for x, s in zip(whole(none, affine=True), slopes, strict=True))
+        by_head = torch.zeros(self.places.site.n_heads, dtype=torch.float64, device=none.device)
         for linear in self.by_values(graph):
             with torch.enable_grad():
                 x = graph.value(linear.start).detach().requires_grad_()
-                (gradient,) = torch.autograd.grad(linear(x)[0], x, slope)
+                (gradient,) = torch.autograd.grad(linear(x), x, slopes)
             by_head += self._by_head(gradient * x.detach())
         return by_head, bias
 
@@ -204,7 +208,9 @@ class _Numbers:
 
     def attribution(self, prepared: PreparedInputs, calls: Sequence[_Call]) -> LogitAttribution:
         """All contributions, checked to add up."""
-        by_call = [call.contributions(self.graph, self.slopes[call.term.ref(self.graph)]) for call in calls]
+        by_call = [
+            call.contributions(self.graph, [self.slopes[ref] for ref in call.added(self.graph)]) for call in calls
+        ]
         heads = torch.cat([of_heads for of_heads, _ in by_call]).cpu().numpy()
         bias = self.constant + sum(bias for _, bias in by_call)
         terms = {role: layers for role, layers in self.skeleton.terms.items() if role != "attention"}

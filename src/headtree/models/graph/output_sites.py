@@ -191,8 +191,8 @@ def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i:
         n_projections = len(finder.projections_after(site.mix))
         if projection is not None and n_projections > 1:
             mixed = (
-                f"the heads of {known.name} write by {n_projections} projections, as with an adapter, so they have no "
-                "single W_O; merge adapters into the weights first"
+                f"the heads of {known.name} write by {n_projections} projections, as with an adapter, so they have "
+                "no single W_O; merge adapters into the weights first"
             )
     except InvalidValueError as error:
         mixed = str(error)

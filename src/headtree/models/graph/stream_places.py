@@ -78,19 +78,19 @@ class StreamPlaces:
         """A value of the stream of one input as (token, width)."""
         return batch_first(value, self.stream, 1)[0]
 
-    def attention_term(self, call: CallPlaces) -> Term | None:
-        """The first term that an attention call adds to the stream; None if the call belongs to another stream."""
-        return next(iter(self._attention_terms(call)), None)
+    def attention_terms(self, call: CallPlaces) -> list[Term]:
+        """The terms that an attention call adds to the stream; none if the call belongs to another stream.
 
-    def _attention_terms(self, call: CallPlaces) -> list[Term]:
-        """The terms that an attention call adds to the stream; several if it writes by several projections."""
-        return [
+        There are several only if heads write by several projections.
+        """
+        found = [
             term
             for role in ("attention", "cross")
             for terms in self.terms(role)
             for term in terms
             if term.site is not None and call.is_of(term.site, self.located.graph)
         ]
+        return found if call.site.mixed else found[:1]
 
     def after_projection(self, call: CallPlaces, graph: Graph | None = None) -> LinearMap | None:
         """The map from what `CallPlaces.written` finds to what is added to the stream, with norms frozen.
@@ -116,7 +116,7 @@ class StreamPlaces:
 
     def _to_stream(self, call: CallPlaces, graph: Graph) -> LinearMap | None:
         """The map from what the heads of a call write to its terms; None if the call adds nothing to the stream."""
-        terms = self._attention_terms(call)[: None if call.site.mixed else 1]
+        terms = self.attention_terms(call)
         start = call.written(graph)
         if not terms or start is None:
             return None
