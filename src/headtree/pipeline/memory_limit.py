@@ -17,6 +17,7 @@ import torch
 from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
+from headtree.geometry.vector_intrinsics import LANES
 from headtree.questionnaire.settings import EXACT_ENTRIES
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped, with_shared_mask
@@ -24,8 +25,6 @@ from headtree.tensor.stored_array import StoredArray
 
 #: Matrices of all pairs of slices of the axis that is organized: while its slices are compared, and afterwards.
 _COMPARED, _SQUARES = 5, 6
-#: Slices that the kernel of folder sums reads side by side.
-_LANES = 16
 #: Chunks of Zarr that are being read, libraries that are loaded on first use, and gaps in the heap.
 _OTHER = 192 << 20
 #: Copies of a tensor while its scores are centred or while it is measured, most of them in float64.
@@ -84,8 +83,10 @@ class Limit:
 
     def holds(self, att: AttentionTensor) -> bool:
         """Whether a tensor can be in memory with everything that is computed from it."""
+        if self.bytes is None:
+            return True
         needed = memory_in_use() + _COPIES * tensor_bytes(att)
-        if self.bytes is None or needed <= self.bytes:
+        if needed <= self.bytes:
             return True
         if isinstance(att.values, LazyArray):
             return False
@@ -168,17 +169,17 @@ def _one_chunk_at_a_time() -> Iterator[None]:
 NO_LIMIT = Limit()
 
 
-def working_bytes(shape: tuple[int, ...], dtype_size: int = 4) -> tuple[int, int]:
+def working_bytes(shape: tuple[int, ...]) -> tuple[int, int]:
     """Bytes that organizing takes beside blocks and features: while these exist, and at most at other times.
 
-    Matrices of all pairs of slices: a distance and an affinity of each axis stay. Each thread has the prefix sums
-    of one slice in float64, and copies of the slices beside it.
+    Matrices of all pairs of slices: a distance and an affinity of each axis stay. Each thread has two sheets of
+    prefix sums, over all axes but the first, of the slices that it sums side by side.
     """
     kept = sum(2 * 8 * n * n for n in shape)
     with_features, otherwise = 0, 0
     for axis, n in enumerate(shape):
         others = [length for i, length in enumerate(shape) if i != axis]
-        sums = 8 * math.prod(length + 1 for length in others) + dtype_size * _LANES * math.prod(others) * (axis > 0)
+        sums = 2 * 8 * LANES * math.prod(length + 1 for length in others[1:] or others)
         with_features = max(with_features, (8 * _COMPARED - 16) * n * n + torch.get_num_threads() * sums)
         otherwise = max(otherwise, 8 * _SQUARES * n * n)
     return kept + with_features, kept + otherwise
