@@ -7,6 +7,7 @@ import pytest
 
 import headtree as ht
 from headtree.questionnaire import settings as limits
+from headtree.tensor import store
 from tests import oracles
 from tests.questionnaire.test_lazy_arrays import OnDemand
 
@@ -213,3 +214,30 @@ def test_a_notebook_shows_landmarks():
     html = ht.organize_array(noisy(), ht.Questionnaire(landmarks=8))._repr_html_()
     assert "8 landmarks of 20," in html
     assert "affinity of axis2 landmarks" in html
+
+
+def test_what_compares_all_slices_says_what_to_do():
+    heads = [ht.organize_array(noisy(seed=i), ht.Questionnaire(landmarks=6)) for i in range(2)]
+    with pytest.raises(ht.HeadtreeError, match=r"got 6 landmarks of 9; organize with None for this axis"):
+        ht.consensus(heads)
+    atts = [ht.AttentionTensor.from_array(noisy(seed=i)) for i in range(2)]
+    with pytest.raises(ht.HeadtreeError, match=r"all slices along head must be compared"):
+        ht.head_similarity(atts, "questionnaire", settings=ht.Questionnaire(landmarks=6))
+    tokens = ht.Questionnaire(landmarks=(None, 6, 6))
+    assert ht.head_similarity(atts, "questionnaire", settings=tokens).affinity.shape == (2, 9, 9)
+
+
+def test_conditioning_of_landmarks():
+    x, _ = in_families(40, 3)
+    org = ht.organize_array(x, ht.Questionnaire(landmarks=(None, 12, 12)))
+    assert not ht.tree_conditioning(org, 1, sizes=[0.0], n_trials=1).moved.any()
+
+
+def test_a_tensor_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "EXACT_ENTRIES", 100)
+    monkeypatch.setattr(store, "_CHUNK_BYTES", 4 * 20 * 5)
+    att = ht.AttentionTensor.from_array(noisy().astype(np.float32), mask=np.triu(np.ones((24, 20), bool), 3))
+    att.save(tmp_path / "a.zarr")
+    stored = ht.AttentionTensor.open(tmp_path / "a.zarr")
+    settings = ht.Questionnaire(landmarks=8)
+    assert list(ht.organize(stored, settings, memory=30_000).trees) == list(ht.organize(att, settings).trees)

@@ -173,6 +173,16 @@ class Organization:
         coordinates = self.coordinates[axis]
         return self.trees[axis].order(coordinates[:, 0] if coordinates.shape[1] else None)
 
+    def check_all_compared(self, axis: int | str) -> None:
+        """Raise an error if an axis has landmarks, between which alone there are affinities and distances."""
+        number = self.trees.position(axis)
+        if self.landmarks[number] is not None:
+            raise InvalidValueError(
+                f"all slices along {self.names[number]} must be compared with each other for this, got "
+                f"{len(self.affinities[number])} landmarks of {self.shape[number]}; organize with None for this "
+                "axis in Questionnaire(landmarks=…), such as (None, 4096, 4096) for heads, queries and keys"
+            )
+
     def all_affinities(self, axis: int | str) -> Float[np.ndarray, "slice slice"]:
         """Return the affinity of every two slices of an axis; where there are landmarks, of the nearest ones.
 
