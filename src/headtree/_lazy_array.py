@@ -54,7 +54,7 @@ class ScaledBlocks:
     """
 
     source: LazyArray
-    missing: Bool[Tensor, "..."] | None  #: from `_checks.missing_entries`
+    missing: Bool[Tensor, "..."] | None  #: of the slices there are, as from `_checks.missing_entries`
     exponent: int
     device: torch.device
     memory: float  #: bytes that blocks and what is made of them may take
@@ -99,8 +99,8 @@ class ScaledBlocks:
             values -= _along(picked(means, 0, index[axis]), axis, self.ndim).to(values)
         hidden = self._hidden
         if hidden is not None:
-            for axis, chosen in enumerate(places):
-                hidden = picked(hidden, axis, chosen)
+            for axis, each in enumerate(index):
+                hidden = picked(hidden, axis, each)
         return values, hidden
 
     def shifted(self, axis: int, means: Float[Tensor, " slice"]) -> ScaledBlocks:
@@ -179,8 +179,12 @@ def taken(
         return values.index_select(axis, leaves.to(values.device))
     if values.shift is not None and values.shift[0] == axis:
         values = replace(values, shift=(axis, values.shift[1][leaves.cpu()]))
+    slices = leaves.cpu().numpy()
     before = values.chosen.get(axis, np.arange(values.shape[axis]))
-    return replace(values, chosen={**values.chosen, axis: before[leaves.cpu().numpy()]})
+    some = replace(values, chosen={**values.chosen, axis: before[slices]})
+    if some.missing is None:
+        return some
+    return replace(some, missing=picked(_checks.unshared(some.missing), axis, slices).expand(some.shape))
 
 
 def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memory: float) -> ScaledBlocks:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import headtree as ht
+from benchmarks.gpu import network
 from headtree.questionnaire import settings as limits
 from headtree.tensor import store
 from tests import oracles
@@ -241,3 +242,14 @@ def test_a_tensor_on_disk(tmp_path, monkeypatch):
     stored = ht.AttentionTensor.open(tmp_path / "a.zarr")
     settings = ht.Questionnaire(landmarks=8)
     assert list(ht.organize(stored, settings, memory=30_000).trees) == list(ht.organize(att, settings).trees)
+
+
+def test_factors_give_the_result_of_their_products(monkeypatch):
+    monkeypatch.setattr(limits, "EXACT_ENTRIES", 100)
+    att = network(2, 4, 2, 24, 6, "cpu")
+    dense = ht.AttentionTensor.from_array(np.asarray(att.values), mask=att.mask)
+    settings = ht.Questionnaire(landmarks=(None, 10, 9))
+    ours, theirs = ht.organize(att, settings, memory=30_000), ht.organize(dense, settings)
+    assert list(ours.trees) == list(theirs.trees)
+    for a, b in zip(ours.distances, theirs.distances, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
