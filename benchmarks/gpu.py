@@ -16,7 +16,9 @@ def main(check: bool = False) -> None:
     """Print seconds, warm, and GPU memory; with `check`, organize tiny arrays wherever torch runs."""
     warnings.simplefilter("ignore")
     if check:
-        ht.organize(network(2, 4, 2, 32, 8, "cpu"), ht.Questionnaire(samples=8), memory=50_000)
+        for landmarks in (None, (None, 12, 12)):
+            settings = ht.Questionnaire(samples=8, landmarks=landmarks)
+            ht.organize(network(2, 4, 2, 32, 8, "cpu"), settings, memory=50_000)
         print("runs")
         return
     if not torch.cuda.is_available():
@@ -33,6 +35,14 @@ def main(check: bool = False) -> None:
             repeats=2 if n_tokens < 4096 else 1,
         )
     del att
+    long = network(80, 64, 8, 32768, 128, "cuda").centred()
+    by_landmarks = ht.Questionnaire(landmarks=(None, 4096, 4096))
+    _organized(
+        "the same with 32768 tokens, 4096 of them landmarks",
+        lambda: ht.organize(long, by_landmarks, device="cuda", memory=2e10),
+        repeats=1,
+    )
+    del long
     for n in (4096, 32768):
         matrix = _smooth_matrix(n)
         _organized(

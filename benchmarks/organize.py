@@ -21,6 +21,7 @@ def main(check: bool = False) -> None:
         whole(shape=(144, 512, 512), repeats=1, compare=False)
     growth(sizes=(4, 8) if check else (64, 128, 256, 512, 1024))
     sampled(shapes=[(4, 8, 8)] if check else [(144, 512, 512), (64, 1024, 1024)])
+    landmarks(shape=(4, 12, 12) if check else (16, 1024, 1024), n=6 if check else 256)
     busy(shape=(4, 8, 8) if check else (144, 197, 197), n_programs=1 if check else 4)
 
 
@@ -129,6 +130,22 @@ def sampled(shapes):
             words = "causal mask" if mask is not None else "no mask"
             print(f"organize {' × '.join(map(str, shape))}, {words}: exact {took[0]:.1f} s, ", end="")
             print(f"sampled {took[1]:.1f} s, {took[0] / took[1]:.1f}x; {found[1].status.distances}", flush=True)
+
+
+def landmarks(shape, n):
+    """All tokens compared, and landmarks: time, and how far apart the trees of tokens are."""
+    x = attention_like(shape)
+    for mask in (None, np.triu(np.ones(shape[1:], bool), 1)):
+        took, found = [], []
+        for number in (None, (None, n, n)):
+            start = time.perf_counter()
+            found.append(ht.organize_array(x, ht.Questionnaire(landmarks=number), mask=mask))
+            took.append(time.perf_counter() - start)
+        moved = [ht.tree_distance(*(org.trees[axis] for org in found)) for axis in (0, 1, 2)]
+        words = "causal mask" if mask is not None else "no mask"
+        print(f"organize {' × '.join(map(str, shape))}, {words}: all tokens {took[0]:.1f} s, ", end="")
+        print(f"{n} landmarks {took[1]:.1f} s, {took[0] / took[1]:.1f}x; tree distances ", end="")
+        print(", ".join(f"{distance:.2f}" for distance in moved) + f"; {found[1].status}", flush=True)
 
 
 def busy(shape, n_programs):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -54,19 +54,17 @@ class ScaledBlocks:
     """
 
     source: LazyArray
-    missing: Bool[Tensor, "..."] | None  #: from `_checks.missing_entries`
+    missing: Bool[Tensor, "..."] | None  #: of the slices there are, as from `_checks.missing_entries`
     exponent: int
     device: torch.device
     memory: float  #: bytes that blocks and what is made of them may take
     shift: tuple[int, Float[Tensor, " slice"]] | None = None  #: an axis and what is subtracted from its slices
-    chosen: tuple[int, Int[np.ndarray, " slice"]] | None = None  #: an axis and those of its slices that there are
+    chosen: Mapping[int, Int[np.ndarray, " _slice"]] = field(default_factory=dict)  #: the slices there are
 
     @property
     def shape(self) -> torch.Size:
-        lengths = list(self.source.shape)
-        if self.chosen is not None:
-            lengths[self.chosen[0]] = len(self.chosen[1])
-        return torch.Size(lengths)
+        lengths = dict(enumerate(self.source.shape)) | {axis: len(some) for axis, some in self.chosen.items()}
+        return torch.Size(lengths.values())
 
     @property
     def ndim(self) -> int:
@@ -94,17 +92,15 @@ class ScaledBlocks:
 
     def unscaled_block(self, *index: AxisIndex) -> tuple[Float[Tensor, "..."], Bool[Tensor, "..."] | None]:
         """The entries of a block before they are divided by ``2**exponent``, and which of them are missing."""
-        if self.chosen is not None:
-            axis, slices = self.chosen
-            index = (*index[:axis], slices[index[axis]], *index[axis + 1 :])
-        values = self.source.read(index, self.device).to(self.dtype)
+        places = tuple(self.chosen[i][each] if i in self.chosen else each for i, each in enumerate(index))
+        values = self.source.read(places, self.device).to(self.dtype)
         if self.shift is not None:
             axis, means = self.shift
             values -= _along(picked(means, 0, index[axis]), axis, self.ndim).to(values)
         hidden = self._hidden
         if hidden is not None:
-            for axis, chosen in enumerate(index):
-                hidden = picked(hidden, axis, chosen)
+            for axis, each in enumerate(index):
+                hidden = picked(hidden, axis, each)
         return values, hidden
 
     def shifted(self, axis: int, means: Float[Tensor, " slice"]) -> ScaledBlocks:
@@ -181,7 +177,14 @@ def taken(
     """Some slices along an axis."""
     if isinstance(values, Tensor):
         return values.index_select(axis, leaves.to(values.device))
-    return replace(values, chosen=(axis, leaves.cpu().numpy()))
+    if values.shift is not None and values.shift[0] == axis:
+        values = replace(values, shift=(axis, values.shift[1][leaves.cpu()]))
+    slices = leaves.cpu().numpy()
+    before = values.chosen.get(axis, np.arange(values.shape[axis]))
+    some = replace(values, chosen={**values.chosen, axis: before[slices]})
+    if some.missing is None:
+        return some
+    return replace(some, missing=picked(_checks.unshared(some.missing), axis, slices).expand(some.shape))
 
 
 def scaled_blocks(x: LazyArray, name: str, mask: Any, device: torch.device, memory: float) -> ScaledBlocks:

@@ -181,18 +181,24 @@ def test_a_model_without_its_tokenizer_is_named_before_its_weights_are_read(head
 
 def test_organize_any_array(headtree, tmp_path):
     np.save("x.npy", np.random.default_rng(0).standard_normal((6, 8, 5)))
-    result = headtree("organize", "x.npy", "--axes", "sensor,time,trial", "--no-draw", "--json")
+    given = ("--axes", "sensor,time,trial", "--landmarks", 7, "--no-draw")
+    result = headtree("organize", "x.npy", *given, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["shape"] == [6, 8, 5]
     assert "organize" in result.stderr  # progress goes where it does not disturb
-    assert ht.open_run("runs/x").organization[0].names == ("sensor", "time", "trial")
-    words = headtree("organize", "x.npy", "--axes", "sensor,time,trial", "--no-draw")
+    org = ht.open_run("runs/x").organization[0]
+    assert org.names == ("sensor", "time", "trial")
+    assert [own is None for own in org.landmarks] == [True, False, True]
+    words = headtree("organize", "x.npy", *given)
     assert "6 sensor × 8 time × 5 trial" in words.stdout
-    attention = headtree(
-        "organize", "x.npy", "--attention", "hqk", "--heads-per-layer", 3, "-o", "runs/heads", "--no-draw"
-    )
+    given = ("--attention", "hqk", "--heads-per-layer", 3, "--landmarks", 4, "-o", "runs/heads", "--no-draw")
+    attention = headtree("organize", "x.npy", *given)
+    assert ht.open_run("runs/heads").organization[0].settings.landmarks == (None, 4, 4)
     assert "6 heads in 2 layers" in attention.stdout
+    assert failed(
+        headtree("organize", "x.npy", "--landmarks", 0, "-o", "runs/y"), 2, "landmarks must be at least 2"
+    )
     assert failed(headtree("organize", "x.npy"), 3, "axes")
     assert failed(headtree("organize", "y.npy"), 2, "does not exist")
     assert failed(headtree("organize", "x.npy", "--tree", "oak", "-o", "runs/y"), 2, "tree must be one of")

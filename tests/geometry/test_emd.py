@@ -117,6 +117,10 @@ def test_pairwise_l1_equals_scipy(shape, dtype):
     # float32: partial sums of 1024 terms in 8 or more lanes
     np.testing.assert_allclose(total + total.T, expected, rtol=2e-6 if dtype == np.float32 else 1e-13)
     assert not np.tril(total).any()
+    for n_first in {1, -(-shape[0] // 2), shape[0] - 1} - {0}:
+        few = np.zeros((n_first, shape[0]))
+        add_pairwise_l1(x, few)
+        np.testing.assert_array_equal(few, total[:n_first])
 
 
 def dense_emd(x, axis, trees, missing):

@@ -22,6 +22,8 @@ for n, n_features in ((1, 3), (5, 40), (70, 33), (130, 17)):
         ours = kernels_gpu.pairwise_l1(x)
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
         assert not ours.diagonal().any() and torch.equal(ours, ours.T)
+        if dtype == torch.float32:
+            assert torch.equal(kernels_gpu.pairwise_l1(x, n_first=-(-n // 2)), ours[: -(-n // 2)])
         x[torch.rand(x.shape) < 0.3] = torch.nan
         theirs = (x[:, None] - x[None]).abs().double().nansum(2)
         torch.testing.assert_close(kernels_gpu.pairwise_l1(x, has_gaps=True), theirs, rtol=rtol, atol=1e-6)
@@ -82,12 +84,13 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @needs_gpu
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("samples", [None, 16])
+@pytest.mark.parametrize("landmarks", [None, 16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_organizing_on_a_gpu_gives_the_trees_of_the_cpu(masked, samples, dtype):
+def test_organizing_on_a_gpu_gives_the_trees_of_the_cpu(masked, samples, landmarks, dtype):
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(12, 40, 40)) + rng.normal(size=(1, 40, 40))).astype(dtype)
     mask = np.triu(np.ones((40, 40), bool), 1) if masked else None
-    settings = ht.Questionnaire(samples=samples)
+    settings = ht.Questionnaire(samples=samples, landmarks=landmarks)
     ours = ht.organize_array(x, settings, mask=mask, device="cuda")
     theirs = ht.organize_array(x, settings, mask=mask)
     assert list(ours.trees) == list(theirs.trees)

@@ -15,12 +15,13 @@ from tests.geometry.test_emd import arrays_with_trees
 ALL = 10**6
 
 
-def estimate(x, axis, trees, missing=None, *, samples, seed=0, alpha=0.0, beta=1.0, weights="levels"):
+def estimate(x, axis, trees, missing=None, *, samples, seed=0, alpha=0.0, beta=1.0, weights="levels", n_first=None):
     orders = [tree.order(np.random.default_rng(1).normal(size=tree.n_leaves)) for tree in trees]
     values = torch.from_numpy(x if missing is None else np.where(missing, 0, x))
     mask = missing if missing is None or isinstance(missing, torch.Tensor) else torch.from_numpy(missing)
     rng = np.random.default_rng(seed)
-    return sampled_emd(values, axis, trees, orders, alpha, beta, weights, mask, samples=samples, rng=rng)
+    given = values, axis, trees, orders, alpha, beta, weights, mask
+    return sampled_emd(*given, samples=samples, rng=rng, n_first=n_first)
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,6 +54,22 @@ def test_all_folders_give_the_exact_distance_under_a_causal_mask(axis):
     exact = ht.tree_emd(x, axis, trees, 0.3, mask=missing)
     found = estimate(x, axis, trees, missing, samples=ALL, alpha=0.3)
     np.testing.assert_allclose(found.distances.numpy(), exact, rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrays_with_trees(masked=True), st.sampled_from([None, 2, ALL]), st.booleans(), st.sampled_from([1, 2, 10**6])
+)
+def test_distances_of_the_first_slices_are_rows_of_all(case, samples, is_masked, n_first):
+    x, axis, trees, missing = case
+    missing = missing if is_masked and not missing.all() else None
+    n_first = min(n_first, x.shape[axis])
+    every, few = (estimate(x, axis, trees, missing, samples=samples, n_first=n).distances for n in (None, n_first))
+    np.testing.assert_allclose(few.numpy(), every[:n_first].numpy(), rtol=1e-12)
+    values = torch.from_numpy(x if missing is None else np.where(missing, 0, x)).float()
+    mask = missing if missing is None else torch.from_numpy(missing)
+    every, few = (emd_matrix(values, axis, trees, 0.0, 1.0, "levels", mask, n) for n in (None, n_first))
+    np.testing.assert_allclose(few.numpy(), every[:n_first].numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -126,6 +143,7 @@ def test_differences_above_rounding_are_kept(dtype, size, samples):
 def test_differences_are_counted():
     trees = [ht.PartitionTree.halving(4), ht.PartitionTree.flat(5)]
     assert n_differences(3, trees) == 3 * 7 * 6
+    assert n_differences(3, trees, 1) == 2 * 7 * 6
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -59,7 +59,7 @@ def with_rows_and_heads_missing(att):
     return replace(att, mask=mask)
 
 
-@pytest.mark.parametrize("kind", ["scores", "raw scores", "probs", "masks that differ"])
+@pytest.mark.parametrize("kind", ["scores", "raw scores, landmarks", "probs", "masks that differ"])
 def test_a_limited_run_has_the_same_files(tight, largest, tmp_path, kind):
     (att,) = tensors(1, kind="probs" if kind == "probs" else "scores")
     att = with_rows_and_heads_missing(att) if kind == "masks that differ" else att
@@ -72,10 +72,10 @@ def test_a_limited_run_has_the_same_files(tight, largest, tmp_path, kind):
         runs[name] = make_run.make_run(
             source,
             tmp_path / name,
-            questionnaire=ht.Questionnaire(samples=8),
+            questionnaire=ht.Questionnaire(samples=8, landmarks=(None, 6, 7) if "landmarks" in kind else None),
             measures=QUICK,
             draw=False,
-            raw=kind == "raw scores",
+            raw="raw" in kind,
             memory=memory,
         )
     assert contents(runs["whole"].path) == contents(runs["limited"].path)
@@ -110,6 +110,14 @@ def test_reading_ahead_gives_what_is_there(tmp_path):
         ]:  # fmt: skip
             np.testing.assert_array_equal(lazy[index], x[index])
         np.testing.assert_array_equal(lazy.read((np.array([4, 1]), slice(0, 3), slice(None))), x[[4, 1], :3])
+        few, fewer = np.array([3, 9, 16]), np.array([12, 2])
+        for index in [
+            (slice(None), few, fewer),
+            (slice(1, 4), few, slice(None)),
+            (slice(None), slice(2, 9), fewer),
+        ]:
+            picked = np.ix_(*[np.arange(n)[each] for n, each in zip(x.shape, index, strict=True)])
+            np.testing.assert_array_equal(lazy.read(index), x[picked])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -131,7 +139,20 @@ def test_centred_scores_by_blocks(tmp_path, masked):
 def test_too_little_for_a_block_says_what_would_fit():
     att = ht.AttentionTensor.from_array(np.zeros((4, 64, 64), np.float32) + np.eye(64, dtype=np.float32))
     with pytest.raises(InvalidValueError, match=r"memory must be at least .* to organize .* got 1.0 MB; allow"):
-        memory_limit.Limit(1 << 20).room_to_organize(att)
+        memory_limit.Limit(1 << 20).room_to_organize(att, ht.Questionnaire())
+
+
+def test_landmarks_need_less():
+    att = ht.AttentionTensor.from_array(np.zeros((4, 512, 512), np.float32) + np.eye(512, dtype=np.float32))
+    all_pairs, landmarks = (
+        memory_limit.Limit(1 << 40).room_to_organize(att, ht.Questionnaire(landmarks=m))
+        for m in (None, (None, 64, 64))
+    )
+    assert landmarks - all_pairs > 8 * 512**2
+    with pytest.raises(
+        InvalidValueError, match=r"landmarks must have None for heads in a run.*pass \(None, n, n\)"
+    ):
+        make_run.make_run(sources.TensorSource([att]), "nowhere", questionnaire=ht.Questionnaire(landmarks=3))
 
 
 @pytest.mark.parametrize("wrong", ["2 gigs", "", "GB", -1, 0, True, "nan", "1e400GB"])

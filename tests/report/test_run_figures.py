@@ -122,13 +122,15 @@ def test_what_is_no_run_is_refused(tmp_path, run):
         draw_all(run, tmp_path / "file")
 
 
-@pytest.mark.parametrize("shape", [(9, 7), (8, 6, 5)])
-def test_a_run_of_an_array(tmp_path, shape):
+@pytest.mark.parametrize(("shape", "landmarks"), [((9, 7), None), ((8, 6, 5), 5)])
+def test_a_run_of_an_array(tmp_path, shape, landmarks):
     values = np.random.default_rng(0).standard_normal(shape)
     values[(0,) * len(shape)] = np.nan
     np.save(tmp_path / "x.npy", values)
     names = ("sensor", "time", "trial")[: len(shape)]
-    run = make_array_run(ArrayFile(tmp_path / "x.npy", None, names), tmp_path / "run", draw=False)
+    settings = ht.Questionnaire(landmarks=landmarks)
+    source = ArrayFile(tmp_path / "x.npy", None, names)
+    run = make_array_run(source, tmp_path / "run", questionnaire=settings, draw=False)
     drawings = array_figures(run)
     figures = [f"{kind}_{axis}" for axis in names for kind in ("map", "affinity", "tree")]
     assert set(drawings) == {"matrix", "compression", *figures}
@@ -138,3 +140,4 @@ def test_a_run_of_an_array(tmp_path, shape):
     largest = values if len(shape) == 2 else values[np.nansum(values**2, axis=(1, 2)).argmax()]
     np.testing.assert_array_equal(np.ma.filled(drawn, np.nan), largest)
     assert list(draw_all(run, tmp_path / "figures")) == list(drawings)
+    assert ht.write_report(run, tmp_path / "page.html").is_file()

@@ -180,6 +180,35 @@ def test_any_organization_comes_back(att, tmp_path):
     np.testing.assert_array_equal(found.coordinates.head, org.coordinates.head)
 
 
+def test_landmarks_come_back(tmp_path):
+    """Of inputs with many tokens; those with few have none."""
+    settings = ht.Questionnaire(landmarks=(None, 6, np.int64(7)), n_iter=2)
+    orgs = [
+        ht.organize(ht.AttentionTensor.from_array(noise(i).block()[:, :n, :n]), settings)
+        for i, n in ((0, 12), (1, 6))
+    ]
+    write_organizations(tmp_path / "o", orgs)
+    for i, org in enumerate(orgs):
+        found = read_organization(tmp_path / "o", i)
+        assert list(found.trees) == list(org.trees)
+        assert [step.trees.key for step in found.history] == [step.trees.key for step in org.history]
+        assert found.settings == settings
+        for name in org.names:
+            for kind in ("affinities", "distances", "coordinates"):
+                np.testing.assert_array_equal(getattr(found, kind)[name], getattr(org, kind)[name])
+            own, theirs = org.landmarks[name], found.landmarks[name]
+            assert (own is None) == (theirs is None)
+            if own is not None:
+                np.testing.assert_array_equal(own.slices, theirs.slices)
+                np.testing.assert_array_equal(own.nearest, theirs.nearest)
+    assert [own is None for own in orgs[0].landmarks] == [True, False, False]
+    assert list(orgs[1].landmarks) == [None] * 3
+    stored = xarray.open_zarr(tmp_path / "o")
+    assert stored["affinity_key"].dims == ("input", "key_landmark", "key_landmark_2")
+    assert stored["affinity_key"].shape == (2, 7, 7)
+    assert stored["affinity_head"].dims == ("input", "head", "head_2")
+
+
 def test_what_is_no_run_is_refused(run, tmp_path):
     with pytest.raises(HeadtreeError, match="does not exist"):
         ht.open_run(tmp_path / "nothing")

@@ -217,6 +217,14 @@ def organize(
     tree: Annotated[
         str, typer.Option(help="flexible: folder sizes follow the data; binary: each folder is split in two.")
     ] = "flexible",
+    landmarks: Annotated[
+        int | None,
+        typer.Option(
+            help="Compare at most this many slices of an axis, of attention the queries and the keys; the others "
+            "join the nearest.",
+            show_default="all slices",
+        ),
+    ] = None,
     similarity: Similarity = "attention",
     raw: Raw = False,
     output: Output = None,
@@ -243,7 +251,13 @@ def organize(
         from headtree.pipeline.sources import tensor_file
         from headtree.questionnaire.settings import Questionnaire
 
-        settings = Questionnaire(alpha=alpha, beta=beta, n_iter=iterations, tree=tree)  # type: ignore[arg-type]
+        settings = Questionnaire(
+            alpha=alpha,
+            beta=beta,
+            n_iter=iterations,
+            tree=tree,  # type: ignore[arg-type]  # checked there
+            landmarks=landmarks if attention is None or landmarks is None else (None, landmarks, landmarks),
+        )
         folder = output or default_folder(file.stem)
         say = step_printer(str(folder), json)
         if attention is None:

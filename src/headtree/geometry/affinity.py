@@ -14,6 +14,7 @@ from torch import Tensor
 from headtree import _checks
 from headtree._lazy_array import ScaledBlocks, blocks_along, taken
 from headtree._threads import for_each_task
+from headtree.geometry.first_rows import mirrored_lower
 from headtree.geometry.order_statistics import order_statistics
 
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
@@ -148,13 +149,17 @@ def distance_affinity(distances: Float[Tensor, "slice slice"]) -> Float[Tensor, 
     If the median is zero, the median of the positive entries is used. Infinite distances (slices without entries)
     do not count in the median and get affinity 0.
     """
+    eps = median_distance(distances)
+    return None if eps is None else torch.exp(-distances / eps)
+
+
+def median_distance(distances: Float[Tensor, "slice slice"]) -> float | None:
+    """The median by which `distance_affinity` divides; None if all slices are equal."""
     finite = distances[torch.isfinite(distances)]
-    eps = _median(finite)
-    if eps == 0:
-        if not finite.any():
-            return None
-        eps = _median(finite[finite > 0])
-    return torch.exp(-distances / eps)
+    median = _median(finite)
+    if median > 0:
+        return median
+    return _median(finite[finite > 0]) if finite.any() else None
 
 
 def perturbed(
@@ -186,7 +191,7 @@ def _products(
     products = torch.zeros(n, n, dtype=torch.float64, device=values.device)
     for block in _blocks(values, axis):
         _add_lower(products, block)
-    products = _mirrored(products)
+    products = mirrored_lower(products)
     if missing is None or _checks.is_shared(missing, axis):
         share = 1.0 if missing is None else 1 - float(_checks.unshared(missing).double().mean())
         everywhere = torch.tensor(share, dtype=products.dtype, device=products.device).expand(n, n)
@@ -197,7 +202,7 @@ def _products(
     for block, here in zip(every, _blocks(present, axis), strict=True):
         powers.addmm_(block, here.T)
         _add_lower(common, here)
-    return products, powers, _mirrored(common) * n / present.numel()
+    return products, powers, mirrored_lower(common) * n / present.numel()
 
 
 def _add_lower(total: Float[Tensor, "slice slice"], block: Float[Tensor, "slice entry"]) -> None:
@@ -211,11 +216,6 @@ def _add_lower(total: Float[Tensor, "slice slice"], block: Float[Tensor, "slice 
         total[rows, : rows.stop].addmm_(block[rows], block[: rows.stop].T)
 
     for_each_task(add_band, -(-len(block) // _SLICES_AT_A_TIME))
-
-
-def _mirrored(lower: Float[Tensor, "slice slice"]) -> Float[Tensor, "slice slice"]:
-    """Fill in the upper triangle of a symmetric matrix from its lower triangle."""
-    return lower.tril() + lower.tril(-1).T
 
 
 def _squares(

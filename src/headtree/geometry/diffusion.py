@@ -145,6 +145,26 @@ def _signs(functions: Float[Tensor, "leaf pair"]) -> Float[Tensor, " pair"]:
     return torch.where(functions.gather(0, largest[None, :])[0] < 0, -1.0, 1.0).to(functions.dtype)
 
 
+def extended_coordinates(
+    affinity: Float[Tensor, "leaf leaf"], pairs: Spectrum, new: Float[Tensor, "new leaf"]
+) -> Float[Tensor, "new pair"]:
+    """Nyström extension of ``eigenvalues * functions`` to points with affinities `new` to those of the spectrum.
+
+    It is the mean of the functions after one step of the chain: nan for a point with no affinity.
+    """
+    device = pairs.functions.device
+    row_sums, _, _ = _markov(affinity.to(device))
+    return _steps(new.to(device), row_sums, float(_NO_AFFINITY * affinity.max())) @ pairs.functions
+
+
+def _steps(
+    new: Float[Tensor, "new leaf"], row_sums: Float[Tensor, " leaf"], threshold: float
+) -> Float[Tensor, "new leaf"]:
+    """Probabilities of the chain's steps from new points; nan for a point with no affinity."""
+    steps = torch.where(new > threshold, new, 0.0).div_(row_sums)
+    return steps.div_(steps.sum(dim=1, keepdim=True))
+
+
 @dataclass(frozen=True, eq=False)
 class DiffusionMap:
     """Points in diffusion coordinates: ``coordinates[:, i] = eigenvalues[i]**time * ψ_i``.
@@ -187,15 +207,13 @@ class DiffusionMap:
             raise InvalidValueError(
                 "affinity must be finite and nonnegative; use 0 where there is nothing in common"
             )
-        large = np.where(given > self._threshold, given, 0.0)
-        if not large.any(axis=1).all():
-            isolated = np.flatnonzero(~large.any(axis=1))
+        steps = _steps(torch.from_numpy(given), torch.from_numpy(self._row_sums), self._threshold).numpy()
+        if np.isnan(steps).any():
+            isolated = np.flatnonzero(np.isnan(steps).any(axis=1))
             raise InvalidValueError(
                 f"affinity: {len(isolated)} new points have no affinity with any mapped point, the first is row "
                 f"{isolated[0]}; they cannot be mapped, leave them out"
             )
-        steps = large / self._row_sums
-        steps /= steps.sum(axis=1, keepdims=True)
         return np.asarray(steps @ self.coordinates / self.eigenvalues)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.geometry.first_rows import mirrored_upper
 from headtree.geometry.folder_sums import Products
 from headtree.geometry.kernels_cpu import add_pairwise_l1
 from headtree.geometry.masked_emd import CommonWeight, weighted_means
@@ -93,11 +94,15 @@ def emd_matrix(
     beta: float,
     weights: Weights,
     missing: Bool[Tensor, "..."] | None = None,
-) -> Float[Tensor, "slice slice"]:
-    """`tree_emd` of values that are checked and of order one, with `trees` on the other axes."""
+    n_first: int | None = None,
+) -> Float[Tensor, "first slice"]:
+    """`tree_emd` of values that are checked and of order one, with `trees` on the other axes.
+
+    With `n_first`, only between the first slices and all.
+    """
     weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
     products = Products.of(trees, [weight for weight, _ in weights_and_units])
-    sums, common = _sums_of_pairs(values, missing, axis, products)
+    sums, common = _sums_of_pairs(values, missing, axis, products, n_first)
     distances = _without_rounding_errors(sums, values, missing, axis, products)
     if missing is not None:
         distances = distances * products.total_weight / common
@@ -107,28 +112,33 @@ def emd_matrix(
 
 
 def _sums_of_pairs(
-    values: Float[Tensor, "..."], missing: Bool[Tensor, "..."] | None, axis: int, products: Products
-) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
+    values: Float[Tensor, "..."],
+    missing: Bool[Tensor, "..."] | None,
+    axis: int,
+    products: Products,
+    n_first: int | None = None,
+) -> tuple[Float[Tensor, "first slice"], Float[Tensor, "first slice"]]:
     """L1 distances between weighted means over the folders that both slices have, and the weight of these folders.
 
     Equal slices have equal means, so the sum of their differences is 0, whatever its order.
     """
     n = values.shape[axis]
-    total, common = np.zeros((n, n)), CommonWeight(n, products)
+    n_first = n if n_first is None else n_first
+    total, common = np.zeros((n_first, n)), CommonWeight(n_first, n, products)
     for run in weighted_means(values, missing, axis, products):
         add_pairwise_l1(run.features, total, has_gaps=run.has_gaps)
         if missing is not None:
             common.add(run)
-    return torch.from_numpy(total + total.T), common.result()
+    return mirrored_upper(torch.from_numpy(total)), common.result()
 
 
 def _without_rounding_errors(
-    sums: Float[Tensor, "slice slice"],
+    sums: Float[Tensor, "first slice"],
     values: Float[Tensor, "..."],
     missing: Bool[Tensor, "..."] | None,
     axis: int,
     products: Products,
-) -> Float[Tensor, "slice slice"]:
+) -> Float[Tensor, "first slice"]:
     r"""Set sums to zero that rounding errors alone may explain: there is no structure to be found in them.
 
     An entry goes through at most k additions and some multiplications until it is in a mean. The computed mean
@@ -143,19 +153,21 @@ def _without_rounding_errors(
     if not bool(((sums > 0) & (sums <= 2 * bound * products.total_weight)).any()):  # entries are at most 1
         return sums
     norms = _norms(values, missing, axis, products)
-    bounds = norms[:, None] + norms[None, :]
+    bounds = norms[: len(sums), None] + norms[None, :]
     is_doubtful = (sums > 0) & (sums <= bound * bounds)
     if values.dtype == torch.float32 and is_doubtful.any():
-        chosen = is_doubtful.any(dim=0).nonzero()[:, 0]
+        of_pairs = is_doubtful.any(dim=0)
+        of_pairs[: len(sums)] |= is_doubtful.any(dim=1)
+        chosen = of_pairs.nonzero()[:, 0]
+        first = chosen[chosen < len(sums)]
         some = values.index_select(axis, chosen).double()
         hidden = None
         if missing is not None:
             hidden = _checks.missing_entries(missing.index_select(axis, chosen), "x", tuple(some.shape))
         sums = sums.clone()
-        again, _ = _sums_of_pairs(some, hidden, axis, products)
-        sums[chosen[:, None], chosen] = torch.where(
-            is_doubtful[chosen[:, None], chosen], again, sums[chosen[:, None], chosen]
-        )
+        again, _ = _sums_of_pairs(some, hidden, axis, products, len(first))
+        pairs = first[:, None], chosen
+        sums[pairs] = torch.where(is_doubtful[pairs], again, sums[pairs])
         bound = unit + bound / unit * torch.finfo(torch.float64).eps / 2
         is_doubtful &= sums <= bound * bounds
     return sums.masked_fill(is_doubtful, 0)

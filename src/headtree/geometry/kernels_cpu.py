@@ -38,27 +38,28 @@ def padded_length(n_features: int) -> int:
 
 
 def add_pairwise_l1(
-    features: Float[np.ndarray, "row feature"], total: Float[np.ndarray, "row row"], *, has_gaps: bool = False
+    features: Float[np.ndarray, "row feature"], total: Float[np.ndarray, "first row"], *, has_gaps: bool = False
 ) -> None:
-    """Add ``sum(|features[i] - features[j]|)`` to ``total[i, j]`` for i < j.
+    """Add ``sum(|features[i] - features[j]|)`` to ``total[i, j]`` for i < j, for all or only the first i.
 
     Differences and sums over `BLOCK` features are computed in the dtype of `features`, their total in float64. With
     gaps, a feature that is NaN in either row adds nothing; this takes four instructions instead of three.
     """
-    n_bands = (len(features) + TILE - 1) // TILE
+    n_bands, n_first = ((len(x) + TILE - 1) // TILE for x in (features, total))
     gaps = 1 if has_gaps else None  # the type selects the compiled kernel
-    for_each_task(_add_tile, n_bands * (n_bands + 1) // 2, features, total, features.dtype.type(1), gaps)
+    n_tiles = n_first * (n_first + 1) // 2 + n_first * (n_bands - n_first)
+    for_each_task(_add_tile, n_tiles, features, total, features.dtype.type(1), gaps)
 
 
 @numba.njit(cache=True, fastmath=_ANY_ORDER, error_model="numpy", nogil=True)
 def _add_tile(tile, features, total, one, gaps):  # type: ignore[no-untyped-def]
     n, n_features = features.shape
-    left, right = tile, 0
-    while left > right:  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
+    left, right, last = tile, 0, (len(total) - 1) // TILE
+    while left > min(right, last):  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
+        left -= min(right, last) + 1
         right += 1
-        left -= right
     first, second = left * TILE, right * TILE
-    end_a, end_b = min(first + TILE, n), min(second + TILE, n)
+    end_a, end_b = min(first + TILE, len(total)), min(second + TILE, n)
     for start in range(0, n_features, BLOCK):
         end = min(start + BLOCK, n_features)
         for i in range(first, end_a, 4):

@@ -14,6 +14,8 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headtree.geometry.first_rows import mirrored_upper
+
 #: Rows and columns of a tile of distances, threads that share it (32 each), and features read in one step.
 _TILE, _WARPS, _UNROLLED = 64, 2, 8
 
@@ -25,8 +27,10 @@ _BYTES_AT_A_TIME = 1 << 30
 _ENTRIES_AT_A_TIME = 1 << 30
 
 
-def pairwise_l1(features: Float[Tensor, "row feature"], *, has_gaps: bool = False) -> Float[Tensor, "row row"]:
-    """L1 distance between every two rows, in float64, symmetric with a zero diagonal.
+def pairwise_l1(
+    features: Float[Tensor, "row feature"], *, n_first: int | None = None, has_gaps: bool = False
+) -> Float[Tensor, "first row"]:
+    """L1 distance between every two rows, or the first few and all, in float64; symmetric with a zero diagonal.
 
     With gaps, a feature that is NaN in either row adds nothing.
 
@@ -36,18 +40,22 @@ def pairwise_l1(features: Float[Tensor, "row feature"], *, has_gaps: bool = Fals
     n_padded = -(-n // _TILE) * _TILE
     columns = features.new_zeros(-(-n_features // _UNROLLED) * _UNROLLED, n_padded)
     columns[:n_features, :n] = features.T
-    n_tiles = n_padded // _TILE
-    n_chunks = _BYTES_AT_A_TIME // (features.itemsize * n_padded) // n_padded
+    n_rows = n if n_first is None else n_first
+    n_bands, n_tiles = -(-n_rows // _TILE), n_padded // _TILE
+    n_tiles = n_bands * (n_bands + 1) // 2 + n_bands * (n_tiles - n_bands)
+    n_above = n_bands * _TILE
+    n_chunks = _BYTES_AT_A_TIME // (features.itemsize * n_padded) // n_above
     n_chunks = min(n_chunks, _ENTRIES_AT_A_TIME // (_FEATURES_AT_A_TIME * n_padded))
     at_a_time = max(1, n_chunks) * _FEATURES_AT_A_TIME
-    total = torch.zeros(n_padded, n_padded, dtype=torch.float64, device=features.device)
+    total = torch.zeros(n_above, n_padded, dtype=torch.float64, device=features.device)
     for start in range(0, len(columns), at_a_time):
         part = columns[start : start + at_a_time]
         n_chunks = -(-len(part) // _FEATURES_AT_A_TIME)
-        sums = features.new_zeros(n_chunks, n_padded, n_padded)
-        _add_tile[(n_tiles * (n_tiles + 1) // 2, n_chunks)](
+        sums = features.new_zeros(n_chunks, n_above, n_padded)
+        _add_tile[(n_tiles, n_chunks)](
             part,
             sums,
+            n_bands,
             n_padded,
             len(part),
             _FEATURES_AT_A_TIME,
@@ -57,19 +65,22 @@ def pairwise_l1(features: Float[Tensor, "row feature"], *, has_gaps: bool = Fals
             num_warps=_WARPS,
         )
         total += sums.sum(dim=0, dtype=torch.float64)
-    upper = total[:n, :n].triu(1)
-    return upper + upper.T
+    return mirrored_upper(total[:n_rows, :n].triu(1))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_tile(  # type: ignore[no-untyped-def]
-    columns, sums, n, n_features, at_a_time, TILE: tl.constexpr, UNROLLED: tl.constexpr, GAPS: tl.constexpr
-):
+    columns, sums, n_bands, n, n_features, at_a_time,
+    TILE: tl.constexpr, UNROLLED: tl.constexpr, GAPS: tl.constexpr,
+):  # fmt: skip
     tile, chunk = tl.program_id(0), tl.program_id(1)
     right = ((tl.sqrt(8.0 * tile + 1) - 1) / 2).to(tl.int32)  # tiles are numbered (0,0) (0,1) (1,1) (0,2) …
     right = tl.where(right * (right + 1) // 2 > tile, right - 1, right)
     right = tl.where((right + 1) * (right + 2) // 2 <= tile, right + 1, right)
     left = tile - right * (right + 1) // 2
+    beyond = tile - n_bands * (n_bands + 1) // 2  # of columns to the right of the square
+    left = tl.where(beyond >= 0, beyond % n_bands, left)
+    right = tl.where(beyond >= 0, n_bands + beyond // n_bands, right)
     first = left * TILE + tl.arange(0, TILE)
     second = right * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE, TILE), dtype=columns.dtype.element_ty)
@@ -79,7 +90,7 @@ def _add_tile(  # type: ignore[no-untyped-def]
             row = columns + (feature + step) * n
             size = tl.abs(tl.load(row + first)[:, None] - tl.load(row + second)[None, :])
             total += tl.where(size > 0, size, 0.0) if GAPS else size
-    place = chunk.to(tl.int64) * n * n + first.to(tl.int64)[:, None] * n + second[None, :]
+    place = chunk.to(tl.int64) * n_bands * TILE * n + first.to(tl.int64)[:, None] * n + second[None, :]
     tl.store(sums + place, total)
 
 

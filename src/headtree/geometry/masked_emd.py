@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree._threads import product_by_rows
+from headtree.geometry.first_rows import mirrored_lower
 from headtree.geometry.folder_sums import FolderSums, Products
 
 
@@ -93,11 +94,14 @@ class _Counts:
 
 
 class CommonWeight:
-    """Weight of the folders in which both slices of a pair have entries, summed over runs in float64."""
+    """Weight of the folders in which both slices of a pair have entries, summed over runs in float64.
 
-    def __init__(self, n: int, products: Products) -> None:
+    Of all pairs, or those of one of the first slices and any.
+    """
+
+    def __init__(self, n_first: int, n: int, products: Products) -> None:
         self._products = products
-        self._common = torch.zeros(n, n, dtype=torch.float64)
+        self._common = torch.zeros(n_first, n, dtype=torch.float64)
         self._of_all_outer: Bool[np.ndarray, "slice inner"] | None = None
 
     def add(self, run: MeansOfRun) -> None:
@@ -111,11 +115,11 @@ class CommonWeight:
         else:
             self._add_products(run.is_present.reshape(len(run.is_present), -1), np.outer(outer, inner).ravel())
 
-    def result(self) -> Float[Tensor, "slice slice"]:
-        """Common weight of all pairs: symmetric, and exactly 0 for slices that share no folder."""
+    def result(self) -> Float[Tensor, "first slice"]:
+        """Common weight of the pairs: symmetric, and exactly 0 for slices that share no folder."""
         if self._of_all_outer is not None:
             self._add_products(self._of_all_outer, self._products.outer_weight.sum() * self._products.inner_weight)
-        return self._common.tril() + self._common.tril(-1).T
+        return mirrored_lower(self._common)
 
     def _add_products(
         self, is_present: Bool[np.ndarray, "slice folder"], weights: Float[np.ndarray, " folder"]
@@ -123,4 +127,5 @@ class CommonWeight:
         some_lack = ~is_present.all(axis=0)
         self._common += float(weights[~some_lack].sum())
         present = torch.from_numpy(is_present[:, some_lack]).double()
-        self._common += product_by_rows(present * torch.from_numpy(weights[some_lack]), present)
+        weighted = present[: len(self._common)] * torch.from_numpy(weights[some_lack])
+        self._common += product_by_rows(weighted, present)

@@ -23,6 +23,7 @@ from headtree import _checks
 from headtree._lazy_array import ScaledBlocks, slice_magnitudes
 from headtree._threads import product_by_rows
 from headtree.geometry.emd import Weights, folder_weights, unit_maximum
+from headtree.geometry.first_rows import mirrored_lower, mirrored_upper
 from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1, padded_length
 from headtree.geometry.slice_features import Level, TreeAxis, TupleScale, all_features, features_of
@@ -45,13 +46,15 @@ class SampledDistances(NamedTuple):
     With few slices it is a rough estimate itself, since it comes from two halves of the sample.
     """
 
-    distances: Float[Tensor, "slice slice"]
+    distances: Float[Tensor, "first slice"]
     relative_error: float | None
 
 
-def n_differences(n_slices: int, trees: Sequence[PartitionTree]) -> int:
-    """Number of differences of folder means in the exact distances between `n_slices` slices."""
-    return n_slices * (n_slices - 1) // 2 * math.prod(len(tree.distinct) for tree in trees)
+def n_differences(n_slices: int, trees: Sequence[PartitionTree], n_first: int | None = None) -> int:
+    """Number of differences of folder means in the exact distances between slices, or the first ones and all."""
+    n_first = n_slices if n_first is None else n_first
+    n_pairs = n_first * (n_first - 1) // 2 + n_first * (n_slices - n_first)
+    return n_pairs * math.prod(len(tree.distinct) for tree in trees)
 
 
 def sampled_emd(
@@ -66,11 +69,12 @@ def sampled_emd(
     *,
     samples: int | None,
     rng: np.random.Generator,
+    n_first: int | None = None,
 ) -> SampledDistances:
     """Estimate `emd_matrix` from `samples` folder tuples of each tuple of levels, two or more; None takes all.
 
     `values` may be on a GPU, and the distances are then too. Of those that are not in memory, slices are read in
-    blocks.
+    blocks. With `n_first`, distances are only between the first slices and all.
 
     `orders` are orders of the leaves of each tree that keep every folder together. Draws depend on them and on
     `rng` only: slices of other axes in another order give the same distances if the orders follow.
@@ -79,13 +83,14 @@ def sampled_emd(
     standard error of their mean.
     """
     axes = [TreeAxis.of(*each, alpha, beta, weights) for each in zip(trees, orders, strict=True)]
+    n_first = values.shape[axis] if n_first is None else n_first
     if samples is None and missing is None and isinstance(values, Tensor):
         weights_and_units = [unit_maximum(folder_weights(tree, alpha, beta, weights)) for tree in trees]
         of_folders = [weight for weight, _ in weights_and_units]
         features = all_features(values.movedim(axis, 0), axes, of_folders)
-        every = torch.zeros(len(features), len(features), dtype=torch.float64, device=features.device)
+        every = torch.zeros(n_first, len(features), dtype=torch.float64, device=features.device)
         _add_pairwise(every, features)
-        every = every if every.is_cuda else every + every.T
+        every = every if every.is_cuda else mirrored_upper(every)
         means = [weight / (each.stop - each.start) for weight, each in zip(of_folders, axes, strict=True)]
         totals = (math.prod(float(each.sum()) for each in factors) for factors in (means, of_folders))
         every = _without_rounding_errors(every, values, axis, *(torch.tensor([x]).double() for x in totals))
@@ -94,12 +99,12 @@ def sampled_emd(
         parts = _everything(trees, [unit_maximum(folder_weights(tree, alpha, beta, weights))[0] for tree in trees])
     else:
         parts = _drawn(axes, samples, rng)
-    certain, *halves = _both_present(values, missing, axis, axes, parts)
+    certain, *halves = _both_present(values, missing, axis, axes, parts, n_first)
     total = certain + halves[0] + halves[1]
     scale: float | Tensor = math.prod(each.unit for each in axes)
     if missing is not None:
         of_folders = [folder_weights(tree, alpha, beta, weights) for tree in trees]
-        kept = _kept_weight(missing, axis, trees, axes, of_folders, values.device)
+        kept = _kept_weight(missing, axis, trees, axes, of_folders, values.device, n_first)
         scale = scale * math.prod(float(weight.sum()) for weight in of_folders) / kept
     distances = torch.where(torch.as_tensor(scale) == torch.inf, torch.inf, total * scale).fill_diagonal_(0)
     known = torch.isfinite(distances).fill_diagonal_(False)
@@ -187,14 +192,14 @@ def _both_present(
     axis: int,
     axes: Sequence[TreeAxis],
     parts: Sequence[_Part],
-) -> list[Float[Tensor, "slice slice"]]:
+    n_first: int,
+) -> list[Float[Tensor, "first slice"]]:
     """Sums of weighted differences of means over the folder tuples of each part that both slices have."""
     folders, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
     scale = _scale_of(values, missing, axis, axes, folders, weight)
     ends = np.cumsum([len(part.weight) for part in parts])
     of_parts = [slice(int(end) - len(part.weight), int(end)) for part, end in zip(parts, ends, strict=True)]
-    n = values.shape[axis]
-    found = [torch.zeros(n, n, dtype=torch.float64, device=values.device) for _ in parts]
+    found = [torch.zeros(n_first, values.shape[axis], dtype=torch.float64, device=values.device) for _ in parts]
     for columns in _columns_at_a_time(values, axis, of_parts):
         features = features_of(values, axis, axes, folders[columns], scale.of(columns))
         for sums, of_part in zip(found, of_parts, strict=True):
@@ -203,7 +208,7 @@ def _both_present(
                 own = features[:, start - columns.start : stop - columns.start]
                 _add_pairwise(sums, own, has_gaps=len(scale.counts) > 1)
     for i, of_part in enumerate(of_parts):
-        sums = found[i] if values.is_cuda else found[i].add_(found[i].T.clone())
+        sums = found[i] if values.is_cuda else mirrored_upper(found[i])
         found[i] = _without_rounding_errors(sums, values, axis, *scale.of(of_part).totals())
     return found
 
@@ -253,7 +258,7 @@ def _scale_of(
 
 
 def _add_pairwise(
-    total: Float[Tensor, "slice slice"], features: Float[Tensor, "slice feature"], *, has_gaps: bool = False
+    total: Float[Tensor, "first slice"], features: Float[Tensor, "slice feature"], *, has_gaps: bool = False
 ) -> None:
     """Add L1 distances between rows, on the CPU above the diagonal only.
 
@@ -263,7 +268,7 @@ def _add_pairwise(
     if features.is_cuda:
         from headtree.geometry.kernels_gpu import pairwise_l1
 
-        total += pairwise_l1(features, has_gaps=has_gaps)
+        total += pairwise_l1(features, n_first=len(total), has_gaps=has_gaps)
         return
     for start in range(0, n_features, _COPIED_AT_A_TIME):
         some = features[:, start : start + _COPIED_AT_A_TIME].numpy()
@@ -273,12 +278,12 @@ def _add_pairwise(
 
 
 def _without_rounding_errors(
-    sums: Float[Tensor, "slice slice"],
+    sums: Float[Tensor, "first slice"],
     values: Float[Tensor, "..."] | ScaledBlocks,
     axis: int,
     scale: Float[Tensor, " slice_or_1"],
     weight: Float[Tensor, " slice_or_1"],
-) -> Float[Tensor, "slice slice"]:
+) -> Float[Tensor, "first slice"]:
     r"""Set sums to zero that rounding errors alone may explain: there is no structure to be found in them.
 
     The sum over a tuple of folders is made of :math:`2^d` prefix sums in float64 over the d other axes, in which an
@@ -297,7 +302,7 @@ def _without_rounding_errors(
         return sums
     sizes = slice_magnitudes(values, axis)
     bound = of_sum.to(sums.device) * sizes.total + of_largest.to(sums.device) * sizes.largest
-    return sums.masked_fill(sums <= bound[:, None] + bound[None, :], 0)
+    return sums.masked_fill(sums <= bound[: len(sums), None] + bound[None, :], 0)
 
 
 def _sizes(
@@ -331,7 +336,8 @@ def _kept_weight(
     axes: Sequence[TreeAxis],
     weights: Sequence[Float[np.ndarray, " folder"]],
     device: torch.device,
-) -> Float[Tensor, "slice_or_1 slice_or_1"]:
+    n_first: int,
+) -> Float[Tensor, "first_or_1 slice_or_1"]:
     """Weight of all folder tuples in which both slices have entries: exactly, since the rescaling is by it."""
     varies = _varying(missing, axis)
     factor = math.prod(float(weight.sum()) for weight, is_here in zip(weights, varies, strict=True) if not is_here)
@@ -340,13 +346,13 @@ def _kept_weight(
     shape = [present.shape[axis], *(trees[i].n_leaves for i in chosen)]
     if not chosen:
         each = present.reshape(-1).to(device, torch.float64)
-        return factor * each[:, None] * each[None, :]
+        return factor * each[:n_first, None] * each[None, :]
     counted = present.movedim(axis, 0).reshape(shape)
-    kept = torch.zeros(shape[0], shape[0], dtype=torch.float64, device=device)
+    kept = torch.zeros(min(n_first, shape[0]), shape[0], dtype=torch.float64, device=device)
     for is_there, weight in _presence(counted, [(trees[i], axes[i], weights[i]) for i in chosen], device):
-        weighted = is_there * torch.from_numpy(weight).to(device)
+        weighted = is_there[: len(kept)] * torch.from_numpy(weight).to(device)
         kept += weighted @ is_there.T if weighted.is_cuda else product_by_rows(weighted, is_there)
-    return (kept.tril() + kept.tril(-1).T) * factor
+    return mirrored_lower(kept) * factor
 
 
 def _presence(

@@ -59,7 +59,8 @@ def tree_conditioning(
     The affinity between every two slices is multiplied by 1 + size · z, z standard normal and independent for every
     pair, and the tree is grown again with the same settings. The flexible tree joins the nearest clusters first, so
     one changed order of two distances can move whole folders: a tree distance far above the size of the
-    perturbation is the rule. Folders that matter are those that hold on other inputs, see `consensus`.
+    perturbation is the rule. Folders that matter are those that hold on other inputs, see `consensus`. Of an
+    axis with landmarks, it is their tree that is grown again.
 
     Parameters
     ----------
@@ -94,6 +95,8 @@ def tree_conditioning(
         raise InvalidValueError("sizes must have at least one number, got none; leave it out for 0.001 and 0.01")
     generator, n_trials = _checks.generator(rng), _checks.at_least_one(n_trials, "n_trials")
     affinity, tree, settings = torch.from_numpy(org.affinities[number]), org.trees[number], org.settings
+    own = org.landmarks[number]
+    tree = tree if own is None else own.of_landmarks(tree)
     moved = np.empty((len(chosen), n_trials))
     with progress("perturbing", moved.size) as step:
         for i, size in enumerate(chosen):

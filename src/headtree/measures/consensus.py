@@ -298,6 +298,7 @@ def _affinities(organizations: Any, axis: int | str) -> list[Float[np.ndarray, "
                 f"inputs must be a HeadSimilarity or a list of Organization objects, got {type(org).__name__}; "
                 "make one with ht.head_similarity"
             )
+        org.check_all_compared(axis)
     _check_several(len(organizations))
     matrices = [_checks.affinity_matrix(org.affinities[org.trees.position(axis)]).numpy() for org in organizations]
     if len({matrix.shape for matrix in matrices}) > 1:

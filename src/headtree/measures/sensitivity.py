@@ -150,6 +150,7 @@ def _organized(att: AttentionTensor, settings: Questionnaire) -> _Organized:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HeadtreeWarning)  # a setting may make all slices equal; the numbers show it
         org = organize(att, settings)
+    org.check_all_compared(0)
     return _Organized(org, head_entropy(att, org).raw)
 
 

@@ -94,6 +94,8 @@ def head_similarity(
 
 def from_organizations(organizations: Sequence[Organization], heads: tuple[HeadId, ...]) -> HeadSimilarity:
     """The similarity of heads that the questionnaire found on each input."""
+    for org in organizations:
+        org.check_all_compared(0)
     affinity = np.stack([np.asarray(org.affinities[0]) for org in organizations])
     distance = np.stack([np.asarray(org.distances[0]) for org in organizations])
     return HeadSimilarity("questionnaire", heads, distance, affinity, InputMatrices(affinity[None], False))

@@ -54,7 +54,7 @@ def organized(
     """The organization of an input."""
     if limit.holds(att):
         return organize(organized_values(att, is_raw), settings, device=device)
-    room = limit.room_to_organize(att)
+    room = limit.room_to_organize(att, settings)
     with limit.regrouped(att, (1, 2), room) as lazy:
         values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
         return organize(values, settings, device=device, memory=room)

@@ -102,7 +102,7 @@ def make_run(
     """
     settings = {
         "source": source.settings,
-        "questionnaire": questionnaire_to_dict(questionnaire or Questionnaire()),
+        "questionnaire": questionnaire_to_dict(_checked_landmarks(questionnaire or Questionnaire())),
         "measures": (measures or Measures()).to_dict(),
         "similarity": _checked_similarity(similarity, source),
         "raw": _checked_raw(raw, source.kind),
@@ -111,7 +111,7 @@ def make_run(
     on, limit = workers or ThisProcess(), limit_in_bytes(memory)
     if isinstance(source, TensorSource):
         for att in source.tensors:
-            Limit(limit).check(att)
+            Limit(limit).check(att, questionnaire or Questionnaire())
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
         "organize": PlannedStep(lambda writer: steps.organize_inputs(writer, on, limit), files_of("organize")),
@@ -128,6 +128,16 @@ def make_run(
     with writing_run(path, source.kind, settings, force=force) as writer:
         _carry_out(writer, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
+
+
+def _checked_landmarks(settings: Questionnaire) -> Questionnaire:
+    landmarks = settings.landmarks
+    if landmarks is not None and not (isinstance(landmarks, tuple) and landmarks[:1] == (None,)):
+        raise InvalidValueError(
+            f"landmarks must have None for heads in a run, which compares every two of them, got {landmarks}; pass "
+            "(None, n, n) for heads, queries and keys"
+        )
+    return settings
 
 
 def _checked_similarity(similarity: Any, source: Source) -> str:

@@ -18,7 +18,7 @@ from headtree._lazy_array import LazyArray
 from headtree._memory import format_bytes
 from headtree.errors import InvalidValueError
 from headtree.geometry.vector_intrinsics import LANES
-from headtree.questionnaire.settings import EXACT_ENTRIES
+from headtree.questionnaire.settings import EXACT_ENTRIES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.blocks_on_disk import ReadAhead, Regrouped, with_shared_mask
 from headtree.tensor.stored_array import StoredArray
@@ -95,21 +95,24 @@ class Limit:
             f"of {format_bytes(self.bytes)}; raise --memory, or leave --dask out: this process can read by blocks"
         )
 
-    def check(self, att: AttentionTensor) -> None:
+    def check(self, att: AttentionTensor, settings: Questionnaire) -> None:
         """Raise an error if a run cannot read the tensor within the limit, not even by blocks."""
         if self.bytes is not None and memory_in_use() + _COPIES * tensor_bytes(att) > self.bytes:
-            self.room_to_organize(att)
+            self.room_to_organize(att, settings)
             self.room_to_measure(att)
             self.room_to_compare(att)
 
-    def room_to_organize(self, att: AttentionTensor) -> int:
+    def room_to_organize(self, att: AttentionTensor, settings: Questionnaire) -> int:
         """Bytes that are left for blocks of a tensor while it is organized.
 
-        All of a tensor whose distances may be exact must be in memory then.
+        All of a tensor whose distances may be exact must be in memory then, or of the part that landmarks are
+        compared with.
         """
-        with_blocks, without = working_bytes(att.shape)
-        is_sampled = math.prod(att.shape) > EXACT_ENTRIES
-        whole = 0 if is_sampled else _COPIES_TO_ORGANIZE * tensor_bytes(att)
+        n_compared = [m or n for m, n in zip(settings.landmarks_for(att.shape), att.shape, strict=True)]
+        with_blocks, without = working_bytes(att.shape, n_compared)
+        sizes = [math.prod(n_compared) // m * n for m, n in zip(n_compared, att.shape, strict=True)]
+        n_whole = max((n for n in (math.prod(n_compared), *sizes) if n <= EXACT_ENTRIES), default=0)
+        whole = _COPIES_TO_ORGANIZE * n_whole * tensor_bytes(att) // math.prod(att.shape)
         return self._room(att, "organize", with_blocks, max(without, with_blocks + whole))
 
     def room_to_measure(self, att: AttentionTensor) -> int:
@@ -169,17 +172,19 @@ def _one_chunk_at_a_time() -> Iterator[None]:
 NO_LIMIT = Limit()
 
 
-def working_bytes(shape: tuple[int, ...]) -> tuple[int, int]:
+def working_bytes(shape: tuple[int, ...], n_compared: Sequence[int] | None = None) -> tuple[int, int]:
     """Bytes that organizing takes beside blocks and features: while these exist, and at most at other times.
 
-    Matrices of all pairs of slices: a distance and an affinity of each axis stay. Each thread has two sheets of
-    prefix sums, over all axes but the first, of the slices that it sums side by side.
+    Matrices of all pairs of slices, or of landmarks and slices if fewer are compared: a distance and an affinity of
+    each axis stay. Each thread has two sheets of prefix sums, over all axes but the first, of the slices that it
+    sums side by side.
     """
-    kept = sum(2 * 8 * n * n for n in shape)
+    n_compared = shape if n_compared is None else n_compared
+    kept = sum(2 * 8 * m * m for m in n_compared)
     with_features, otherwise = 0, 0
-    for axis, n in enumerate(shape):
-        others = [length for i, length in enumerate(shape) if i != axis]
+    for axis, (n, m) in enumerate(zip(shape, n_compared, strict=True)):
+        others = [length for i, length in enumerate(n_compared) if i != axis]
         sums = 2 * 8 * LANES * math.prod(length + 1 for length in others[1:] or others)
-        with_features = max(with_features, (8 * _COMPARED - 16) * n * n + torch.get_num_threads() * sums)
-        otherwise = max(otherwise, 8 * _SQUARES * n * n)
+        with_features = max(with_features, (8 * _COMPARED - 16) * m * n + torch.get_num_threads() * sums)
+        otherwise = max(otherwise, 8 * _SQUARES * m * n)
     return kept + with_features, kept + otherwise

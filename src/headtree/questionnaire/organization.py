@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from headtree import _checks, _notebook
 from headtree.errors import InvalidValueError
+from headtree.questionnaire.landmarks import Landmarks
 from headtree.questionnaire.settings import Questionnaire
 from headtree.trees.tree import PartitionTree
 
@@ -111,6 +112,9 @@ class Organization:
 
     Look up anything that exists once per axis by position or by name: ``org.trees[0]``, ``org.trees.head``.
 
+    Where an axis has `landmarks`, its affinities and distances are between landmarks only; its trees, those of
+    earlier iterations included, and its coordinates are of all slices.
+
     Examples
     --------
     >>> import headtree as ht
@@ -132,6 +136,11 @@ class Organization:
     history: tuple[Iteration, ...]
     status: Status
     settings: Questionnaire
+    landmarks: PerAxis[Landmarks | None] = field(default_factory=lambda: PerAxis((), ()))  #: None: all are compared
+
+    def __post_init__(self) -> None:
+        if not len(self.landmarks):
+            object.__setattr__(self, "landmarks", PerAxis(self.names, [None] * len(self.names)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -164,6 +173,38 @@ class Organization:
         coordinates = self.coordinates[axis]
         return self.trees[axis].order(coordinates[:, 0] if coordinates.shape[1] else None)
 
+    def check_all_compared(self, axis: int | str) -> None:
+        """Raise an error if an axis has landmarks, between which alone there are affinities and distances."""
+        number = self.trees.position(axis)
+        if self.landmarks[number] is not None:
+            raise InvalidValueError(
+                f"all slices along {self.names[number]} must be compared with each other for this, got "
+                f"{len(self.affinities[number])} landmarks of {self.shape[number]}; organize with None for this "
+                "axis in Questionnaire(landmarks=…), such as (None, 4096, 4096) for heads, queries and keys"
+            )
+
+    def all_affinities(self, axis: int | str) -> Float[np.ndarray, "slice slice"]:
+        """Return the affinity of every two slices of an axis; where there are landmarks, of the nearest ones.
+
+        Slices with nothing in common with any landmark have affinity 0 with others and 1 with themselves.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(8, 5))
+        >>> org = ht.organize_array(x, ht.Questionnaire(landmarks=6))
+        >>> org.affinities[0].shape, org.all_affinities(0).shape
+        ((6, 6), (8, 8))
+        """
+        own, affinity = self.landmarks[axis], self.affinities[axis]
+        if own is None:
+            return affinity
+        known = own.nearest >= 0
+        every = np.where(known[:, None] & known, affinity[np.ix_(own.nearest, own.nearest)], 0.0)
+        np.fill_diagonal(every, 1.0)
+        return every
+
     def arrange(self, x: Any) -> Any:
         """Permute `x` so that every axis is in display order.
 
@@ -191,10 +232,13 @@ class Organization:
 
     def _repr_html_(self) -> str:
         pictures = []
-        for name, tree, affinity in zip(self.names, self.trees, self.affinities, strict=True):
-            order = self.order(name)
+        for name, tree in zip(self.names, self.trees, strict=True):
+            order, affinity = self.order(name), self.affinities[name]
+            own = self.landmarks[name]
+            shown = order if own is None else np.searchsorted(own.slices, order[np.isin(order, own.slices)])
+            what = "slices" if own is None else "landmarks"
             pictures += [
-                _notebook.heatmap(affinity[np.ix_(order, order)], f"affinity of {name} slices, in tree order", 160),
+                _notebook.heatmap(affinity[np.ix_(shown, shown)], f"affinity of {name} {what}, in tree order", 160),
                 _notebook.icicle(tree.labels[:, order], f"tree of {name} slices", 240),
             ]
         title, *lines = repr(self).split("\n")

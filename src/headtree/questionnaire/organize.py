@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,20 +23,24 @@ from headtree.errors import HeadtreeWarning, InvalidTypeError, InvalidValueError
 from headtree.geometry.affinity import (
     distance_affinity,
     initial_affinity,
+    median_distance,
     perturbed,
     sampled_affinity,
     slice_powers,
 )
-from headtree.geometry.diffusion import spectrum
+from headtree.geometry.diffusion import Spectrum, spectrum
 from headtree.geometry.emd import emd_matrix
 from headtree.geometry.grow_tree import binary_tree_of, flexible_tree_of
-from headtree.geometry.sampled_emd import n_differences, sampled_emd
+from headtree.geometry.sampled_emd import SampledDistances, n_differences, sampled_emd
 from headtree.progress import progress
+from headtree.questionnaire.landmarks import Landmarks, Some, chosen_landmarks, joined, part_of
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
+
+Tree = TypeVar("Tree", PartitionTree, PartitionTree | None)
 
 #: Copies of an array, as read, scaled, and in sums of folders, that are in memory together.
 _COPIES = 3
@@ -111,7 +116,7 @@ def organize_array(
     Organization
         The same input gives the same trees on every run and with any number of threads (for an integer `rng`; on a
         GPU up to rounding). Permuted slices give permuted trees, unless distances tie to within rounding, or, where
-        distances are sampled, sums of squares of slices.
+        distances are sampled or there are landmarks, sums of squares of slices.
 
     Examples
     --------
@@ -131,9 +136,10 @@ def organize_array(
     array = _scaled(x, mask, _device_for(x, device), memory)
     names = _axis_names(names, array.values.ndim)
     initial_axes, order = settings.axis_order(array.values.ndim)
-    loop = _Loop(array.values, array.missing, names, settings)
+    slices = chosen_landmarks(array.values, settings)
+    loop = _Loop(*_landmarks_only(array, slices), names, settings, tuple(some is not None for some in slices))
     history: list[Iteration] = []
-    n_steps = len(initial_axes) + settings.n_iter * len(order)
+    n_steps = len(initial_axes) + settings.n_iter * len(order) + sum(loop.has_landmarks)
     with sleeping_threads(), progress("organizing", n_steps) as step:
         for axis in initial_axes:
             loop.start(axis)
@@ -150,16 +156,23 @@ def organize_array(
                 math.nan if old is None else tree_distance(old, new) for old, new in zip(before, trees, strict=True)
             ]
             history.append(Iteration(PerAxis(names, trees), PerAxis(names, moved)))
-    loop.note_unsteady_trees()
+        loop.note_unsteady_trees()
+        landmarks: list[Landmarks | None] = [None] * len(names)
+        for axis in [i for i, has_them in enumerate(loop.has_landmarks) if has_them]:
+            landmarks[axis] = loop.extend(axis, array, slices)
+            step(names[axis])
+    status = _status(initial, history, loop)
+    history = [Iteration(_on_all_slices(each.trees, landmarks), each.moved) for each in history]
     return Organization(
         trees=history[-1].trees,
         affinities=PerAxis(names, [affinity.cpu().numpy() for affinity in loop.affinities]),
         distances=PerAxis(names, [array.in_units(distances) for distances in loop.distances]),
         coordinates=PerAxis(names, [points.cpu().numpy() for points in loop.coordinates]),
-        initial_trees=PerAxis(names, initial),
+        initial_trees=_on_all_slices(PerAxis(names, initial), landmarks),
         history=tuple(history),
-        status=_status(initial, history, loop),
+        status=status,
         settings=settings,
+        landmarks=PerAxis(names, landmarks),
     )
 
 
@@ -171,6 +184,7 @@ class _Loop:
     missing: Bool[Tensor, "..."] | None
     names: tuple[str, ...]
     settings: Questionnaire
+    has_landmarks: tuple[bool, ...]  #: whether the slices of an axis are landmarks of more
 
     def __post_init__(self) -> None:
         n_axes = self.values.ndim
@@ -182,6 +196,8 @@ class _Loop:
         self.errors: dict[int, float] = {}  #: of sampled distances, relative
         self._rng = _checks.generator(self.settings.rng)
         self._made_from: list[list[PartitionTree] | None] = [None] * n_axes
+        self._made_with = [self._rng] * n_axes  #: what distances were drawn with
+        self._spectra: list[Spectrum | None] = [None] * n_axes
         if self.missing is not None:
             self._note_hidden_slices(self.missing)
 
@@ -207,7 +223,11 @@ class _Loop:
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
         self.distances[axis] = self.affinities[axis] = torch.empty(0)  # make room
-        distances = self._tree_distances(axis, others)
+        self._made_with[axis] = copy.deepcopy(self._rng)
+        distances, error = self._tree_distances(axis, others, self.values, self.missing, self._rng)
+        self.errors.pop(axis, None)
+        if error is not None:
+            self.errors[axis] = error
         affinity = distance_affinity(distances)
         if affinity is None:
             self._note_equal_slices(axis)
@@ -215,30 +235,53 @@ class _Loop:
         self.distances[axis], self._made_from[axis] = distances, others
         self._grow(axis, affinity)
 
-    def _tree_distances(self, axis: int, trees: list[PartitionTree]) -> Float[Tensor, "slice slice"]:
+    def extend(self, axis: int, array: _checks.ScaledArray, slices: Sequence[Some]) -> Landmarks:
+        """Place all slices of an axis by their distances to its landmarks, made as those between landmarks were."""
+        own, pairs, trees = slices[axis], self._spectra[axis], self._made_from[axis]
+        if own is None or pairs is None or trees is None:
+            raise ValueError(f"axis {axis} has no landmarks that are organized")
+        n, n_own = array.values.shape[axis], len(own)
+        order = np.concatenate([own, np.setdiff1d(np.arange(n), own)])
+        values, missing = part_of(array.values, array.missing, [*slices[:axis], order, *slices[axis + 1 :]])
+        distances, error = self._tree_distances(axis, trees, values, missing, self._made_with[axis], n_own)
+        between = self.distances[axis]
+        nearest, points = joined(distances, median_distance(between), self.affinities[axis], pairs)
+        nearest[:n_own] = np.arange(n_own)
+        points[:n_own] = self.coordinates[axis]
+        self._note_landmarks(axis, distances[:, n_own:], between, error)
+        back = np.argsort(order)
+        self.coordinates[axis] = points[torch.from_numpy(back).to(points.device)]
+        return Landmarks(own, nearest[back])
+
+    def _tree_distances(
+        self,
+        axis: int,
+        trees: list[PartitionTree],
+        values: Float[Tensor, "..."] | ScaledBlocks,
+        missing: Bool[Tensor, "..."] | None,
+        rng: np.random.Generator,
+        n_first: int | None = None,
+    ) -> SampledDistances:
+        """Distances between slices of `values`, or between the first and all."""
         s = self.settings
-        samples = s.samples_for(n_differences(self.values.shape[axis], trees), self.values.numel())
-        is_cuda = self.values.is_cuda
+        samples = s.samples_for(n_differences(values.shape[axis], trees, n_first), values.numel())
+        is_cuda = values.is_cuda
         if is_cuda and math.prod(len(tree.distinct) for tree in trees) > _TUPLES_ON_GPU:
             samples = SAMPLES if s.samples == "auto" else samples
             is_cuda = samples is not None
-        self.errors.pop(axis, None)
         if samples is None and not is_cuda:
-            whole = _whole(self.values).cpu()
-            found = emd_matrix(whole, axis, trees, s.alpha, s.beta, s.weights, self.missing)
-            return found.to(self.values.device)
+            whole = _whole(values).cpu()
+            found = emd_matrix(whole, axis, trees, s.alpha, s.beta, s.weights, missing, n_first)
+            return SampledDistances(found.to(values.device), None)
         # an order that comes from the data: permuted slices then have the same folders drawn
         orders = [
             tree.order(self.powers[i].cpu().numpy())
             for tree, i in zip(trees, [i for i in range(self.values.ndim) if i != axis], strict=True)
         ]
         weights = s.alpha, s.beta, s.weights
-        sampled = sampled_emd(
-            self.values, axis, trees, orders, *weights, self.missing, samples=samples, rng=self._rng
+        return sampled_emd(
+            values, axis, trees, orders, *weights, missing, samples=samples, rng=rng, n_first=n_first
         )
-        if sampled.relative_error is not None:
-            self.errors[axis] = sampled.relative_error
-        return sampled.distances
 
     @cached_property
     def powers(self) -> list[Float[Tensor, " _slice"]]:
@@ -251,7 +294,7 @@ class _Loop:
 
     def _grow(self, axis: int, affinity: Float[Tensor, "slice slice"]) -> None:
         pairs = spectrum(affinity)
-        self.affinities[axis] = affinity
+        self.affinities[axis], self._spectra[axis] = affinity, pairs
         self.coordinates[axis] = pairs.functions * pairs.eigenvalues
         if self.settings.tree == "flexible":
             self.trees[axis] = flexible_tree_of(pairs, self.settings.tree_constant)
@@ -274,9 +317,32 @@ class _Loop:
                     f"distance of about {moved:.2g}"
                 ] = None
 
+    def _note_landmarks(
+        self,
+        axis: int,
+        others: Float[Tensor, "landmark slice"],
+        between: Float[Tensor, "landmark landmark"],
+        error: float | None,
+    ) -> None:
+        """Say how near the landmarks are to the other slices."""
+        name, n_own, n_others = self.names[axis], *others.shape
+        nearest, known = others.amin(dim=0), between[between.isfinite() & (between > 0)]
+        is_near = nearest.isfinite()
+        note = f"{name}: {n_own:,} landmarks of {n_own + n_others:,}"
+        if is_near.any() and len(known):
+            ratio = float(nearest[is_near].mean() / known.mean())
+            note += f", the others at {ratio:.2g} of the landmarks' mean distance from their nearest"
+        if error is not None and axis not in self.errors:
+            note += f", sampled with a relative error of {error:.1%}"
+        self.notes[note] = None
+        n_far = int((~is_near).sum())
+        if n_far:
+            which = "1 slice has" if n_far == 1 else f"{n_far:,} slices have"
+            self.notes[f"{name}: {which} no entry in common with any landmark: alone below the root"] = None
+
     def _note_equal_slices(self, axis: int) -> None:
         hidden = "" if self.missing is None else " that have entries"
-        note = f"all slices along {self.names[axis]}{hidden} are equal: its tree is flat"
+        note = f"all {self._word(axis)}s along {self.names[axis]}{hidden} are equal: its tree is flat"
         if axis in self.errors:
             note = f"the sample shows no difference between slices along {self.names[axis]}: its tree is flat"
         if note not in self.notes and self.values.shape[axis] > 1:
@@ -288,8 +354,11 @@ class _Loop:
             others = [i for i in range(missing.ndim) if i != axis]
             n_hidden = int(_checks.unshared(missing).amin(dim=others).sum())
             if n_hidden:
-                which = "1 slice" if n_hidden == 1 else f"{n_hidden} slices"
+                which = f"{n_hidden} {self._word(axis)}{'s' * (n_hidden > 1)}"
                 self.notes[f"along {name}, {which} entirely missing: affinity 0 with all others"] = None
+
+    def _word(self, axis: int) -> str:
+        return "landmark" if self.has_landmarks[axis] else "slice"
 
 
 def _scaled(x: Any, mask: Any, device: torch.device, memory: float | None) -> _checks.ScaledArray:
@@ -307,11 +376,37 @@ def _scaled(x: Any, mask: Any, device: torch.device, memory: float | None) -> _c
     return _checks.scaled_array(x, "x", mask=mask, min_axes=2, device=device)
 
 
+def _landmarks_only(
+    array: _checks.ScaledArray, slices: Sequence[Some]
+) -> tuple[Float[Tensor, "..."] | ScaledBlocks, Bool[Tensor, "..."] | None]:
+    """The array of landmarks, in memory if it fits, and its mask."""
+    values, missing = part_of(array.values, array.missing, slices)
+    if isinstance(values, ScaledBlocks) and values.chosen and 2 * _needed(values) <= values.memory:
+        values = values.block(*[slice(None)] * values.ndim)
+    return values, missing
+
+
+def _on_all_slices(trees: PerAxis[Tree], landmarks: Sequence[Landmarks | None]) -> PerAxis[Tree]:
+    """Trees on all slices of each axis."""
+    return PerAxis(
+        trees.names,
+        [
+            tree if tree is None or own is None else own.extended(tree)
+            for tree, own in zip(trees, landmarks, strict=True)
+        ],
+    )
+
+
+def _needed(values: ScaledBlocks) -> int:
+    """Bytes of an array with its copies."""
+    return _COPIES * values.dtype.itemsize * values.numel()
+
+
 def _whole(values: Tensor | ScaledBlocks) -> Float[Tensor, "..."]:
     """All of an array, if there is memory for it."""
     if isinstance(values, Tensor):
         return values
-    needed = _COPIES * values.dtype.itemsize * values.numel()
+    needed = _needed(values)
     if needed > values.memory:
         raise InvalidValueError(
             f"memory must hold all of x for exact distances, about {format_bytes(needed)}, got "

@@ -63,6 +63,11 @@ class Questionnaire:
         None up to 2·10¹⁰ differences of folder means in a distance matrix and 134 million entries of the array, and
         256 beyond. Except with None, first affinities that need more than 2·10⁹ products come from part of the
         array. The status of the result says which, with the errors.
+    landmarks : int, tuple or None
+        The most slices of an axis that are compared with each other, or a tuple of such numbers or None, one for
+        each axis. Of an axis with more slices, that many are landmarks, at equal steps of the slices' sums of
+        squares; the array of landmarks is organized. Each other slice then joins the landmark that is nearest in
+        tree distance, and its coordinates follow from its affinities to all landmarks. None compares all slices.
     rng : int or numpy Generator
         Used by sampled distances, and by binary trees with ``balance > 1``.
 
@@ -87,6 +92,7 @@ class Questionnaire:
     head_from: HeadFrom = "latest"
     weights: Weights = "levels"
     samples: int | Literal["auto"] | None = "auto"
+    landmarks: int | tuple[int | None, ...] | None = None
     rng: int | np.random.Generator = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +105,7 @@ class Questionnaire:
         _checks.generator(self.rng)
         if not (self.samples is None or (isinstance(self.samples, str) and self.samples == "auto")):
             _check_samples(self.samples)
+        _check_landmarks(self.landmarks)
         for name, choices in (
             ("tree", Tree),
             ("initial", InitialAffinity),
@@ -120,6 +127,22 @@ class Questionnaire:
         if self.samples == "auto":
             return SAMPLES if n_differences > EXACT_DIFFERENCES or n_entries > EXACT_ENTRIES else None
         return self.samples
+
+    def landmarks_for(self, shape: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Number of landmarks of each axis of an array; None for one whose slices are all compared.
+
+        Examples
+        --------
+        >>> import headtree as ht
+        >>> ht.Questionnaire(landmarks=100).landmarks_for((64, 512, 512))
+        (None, 100, 100)
+        """
+        given = self.landmarks if isinstance(self.landmarks, tuple) else (self.landmarks,) * len(shape)
+        if len(given) != len(shape):
+            raise InvalidValueError(
+                f"landmarks must have a number or None for each of the {len(shape)} axes, got {self.landmarks}"
+            )
+        return tuple(m if m is not None and m < n else None for m, n in zip(given, shape, strict=True))
 
     def axis_order(self, n_axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the axes that get an initial tree, and the order in which each iteration organizes the axes.
@@ -152,3 +175,19 @@ def _check_samples(samples: Any) -> None:
             f"samples must be at least 2, since errors come from two halves of them, got {samples}; "
             "pass None for exact distances"
         )
+
+
+def _check_landmarks(landmarks: Any) -> None:
+    each = landmarks if isinstance(landmarks, tuple) else (landmarks,)
+    for number in each:
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            raise InvalidTypeError(
+                f"landmarks must be an integer, None, or a tuple of them for each axis, got {landmarks!r}"
+            )
+        if number < 2:
+            raise InvalidValueError(
+                f"landmarks must be at least 2, since a tree comes from distances between them, got {landmarks!r}; "
+                "pass None to compare all slices"
+            )

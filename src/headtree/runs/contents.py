@@ -16,7 +16,9 @@ class StoredFile(NamedTuple):
 STORED = (
     StoredFile("attention.zarr", "capture", "every head's attention on every input, with labels and masks"),
     StoredFile("samples/input_*.png", "capture", "small pictures of inputs that are images"),
-    StoredFile("organization.zarr", "organize", "trees, affinities and coordinates of every input"),
+    StoredFile(
+        "organization.zarr", "organize", "trees, affinities and coordinates of every input, landmarks if any"
+    ),
     StoredFile(
         "similarity.zarr",
         "compare",

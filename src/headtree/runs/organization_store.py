@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from headtree.errors import InvalidValueError
+from headtree.questionnaire.landmarks import Landmarks
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
 from headtree.tensor.zarr_dataset import Variable, create, finish, new_array, open_group, put
@@ -28,7 +29,13 @@ def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
             "draws cannot be repeated; pass an integer"
         )
     values = asdict(settings) | {"rng": int(settings.rng)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(each) for each in value]
+        return int(value) if isinstance(value, np.integer) else value
+
+    return {name: plain(value) for name, value in values.items()}
 
 
 def questionnaire_from_dict(values: Mapping[str, Any]) -> Questionnaire:
@@ -41,7 +48,7 @@ def questionnaire_from_dict(values: Mapping[str, Any]) -> Questionnaire:
 
 
 def write_organizations(folder: Path, organizations: Sequence[Organization]) -> None:
-    """Write organizations of the same axes; levels that a tree lacks are -1, other padding is nan.
+    """Write organizations of the same axes; levels that a tree lacks are -1, as other integers, and numbers nan.
 
     They are iterated over twice, one at a time, so a sequence that reads them from disk need not hold them all.
     """
@@ -67,6 +74,7 @@ class _Outline:
 
     names: tuple[str, ...]
     sizes: dict[str, int]  #: leaves of each axis
+    n_compared: dict[str, int]  #: slices of each axis that have affinities: all, or landmarks
     n_levels: int  #: of the deepest tree
     n_components: int  #: largest number of coordinates of an axis
     moved: np.ndarray[Any, Any]
@@ -78,6 +86,7 @@ class _Outline:
         return cls(
             names=tuple(org.names),
             sizes={name: org.trees[name].n_leaves for name in org.names},
+            n_compared={name: len(org.affinities[name]) for name in org.names},
             n_levels=max(tree.n_levels for tree in _all_trees(org)),
             n_components=max(points.shape[1] for points in org.coordinates),
             moved=org.moved,
@@ -93,11 +102,19 @@ def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Seq
     for name in outlines[0].names:
         sizes = np.array([outline.sizes[name] for outline in outlines], dtype=np.int64)
         put(group, f"n_{name}", Variable(("input",), sizes))
+        n_compared = np.array([outline.n_compared[name] for outline in outlines], dtype=np.int64)
+        if (n_compared < sizes).any():
+            put(group, f"n_compared_{name}", Variable(("input",), n_compared))
     arrays: dict[str, Any] = {}
     for i, org in enumerate(organizations):
         for name in org.names:
-            longest = max(outline.sizes[name] for outline in outlines)
-            for key, row in _axis_rows(org, name, longest, n_levels, n_components).items():
+            longest, compared = (
+                max(sizes[name] for sizes in each)
+                for each in ([x.sizes for x in outlines], [x.n_compared for x in outlines])
+            )
+            rows = _axis_rows(org, name, longest, n_levels, n_components)
+            rows |= _pair_rows(org, name, compared, longest if f"n_compared_{name}" in group else None)
+            for key, row in rows.items():
                 if key not in arrays:
                     arrays[key] = _empty(group, key, row, len(outlines))
                 if row.values.size:
@@ -126,21 +143,39 @@ def _axis_rows(org: Organization, name: str, n: int, n_levels: int, n_components
             labels[: tree.n_levels, : tree.n_leaves] = tree.labels
         return labels
 
-    def values(known: np.ndarray[Any, Any], n_columns: int) -> np.ndarray[Any, Any]:
-        result = np.full((n, n_columns), np.nan, dtype=known.dtype)
-        result[tuple(map(slice, known.shape))] = known
-        return result
-
-    pair = (name, f"{name}_2")
     history = np.stack([table(step.trees[name]) for step in org.history])
     return {
         f"tree_{name}": Variable(("level", name), table(org.trees[name])),
-        f"affinity_{name}": Variable(pair, values(org.affinities[name], n)),
-        f"distance_{name}": Variable(pair, values(org.distances[name], n)),
-        f"coordinate_{name}": Variable((name, "component"), values(org.coordinates[name], n_components)),
+        f"coordinate_{name}": Variable((name, "component"), _padded(org.coordinates[name], n, n_components)),
         f"initial_tree_{name}": Variable(("level", name), table(org.initial_trees[name])),
         f"history_tree_{name}": Variable(("iteration", "level", name), history),
     }
+
+
+def _pair_rows(org: Organization, name: str, n: int, n_slices: int | None) -> dict[str, Variable]:
+    """Affinities and distances of one axis of one input, padded to n slices; and landmarks, if any input has them.
+
+    Then `n_slices` is given, to which the nearest landmarks are padded.
+    """
+    word = name if n_slices is None else f"{name}_landmark"
+    rows = {
+        f"{kind}_{name}": Variable((word, f"{word}_2"), _padded(every[name], n, n))
+        for kind, every in (("affinity", org.affinities), ("distance", org.distances))
+    }
+    if n_slices is None:
+        return rows
+    every = np.arange(org.trees[name].n_leaves)
+    own = org.landmarks[name] or Landmarks(every, every)
+    return rows | {
+        f"landmark_{name}": Variable((word,), _padded(own.slices, n)),
+        f"nearest_{name}": Variable((name,), _padded(own.nearest, n_slices)),
+    }
+
+
+def _padded(known: np.ndarray[Any, Any], *shape: int) -> np.ndarray[Any, Any]:
+    result = np.full(shape, -1 if known.dtype.kind == "i" else np.nan, dtype=known.dtype)
+    result[tuple(map(slice, known.shape))] = known
+    return result
 
 
 def _all_trees(org: Organization) -> list[PartitionTree]:
@@ -154,15 +189,29 @@ def read_organization(path: Path, i: int) -> Organization:
     names = tuple(map(str, group.attrs["axes"]))
     sizes = [int(group[f"n_{name}"][i]) for name in names]
 
-    def square(kind: str, name: str, n: int) -> np.ndarray[Any, Any]:
-        return np.asarray(group[f"{kind}_{name}"][i, :n, :n])
+    compared = [
+        int(group[f"n_compared_{name}"][i]) if f"n_compared_{name}" in group else n
+        for name, n in zip(names, sizes, strict=True)
+    ]
 
+    def squares(kind: str) -> PerAxis[np.ndarray[Any, Any]]:
+        found = [group[f"{kind}_{name}"][i, :n, :n] for name, n in zip(names, compared, strict=True)]
+        return PerAxis(names, [np.asarray(each) for each in found])
+
+    landmarks = [
+        None
+        if n_compared == n
+        else Landmarks(
+            np.asarray(group[f"landmark_{name}"][i, :n_compared]), np.asarray(group[f"nearest_{name}"][i, :n])
+        )
+        for name, n, n_compared in zip(names, sizes, compared, strict=True)
+    ]
     trees = PerAxis(names, [_tree(group[f"tree_{name}"][i], n) for name, n in zip(names, sizes, strict=True)])
     status = json.loads(str(group.attrs["status"]))[i]
     return Organization(
         trees=trees,
-        affinities=PerAxis(names, [square("affinity", name, n) for name, n in zip(names, sizes, strict=True)]),
-        distances=PerAxis(names, [square("distance", name, n) for name, n in zip(names, sizes, strict=True)]),
+        affinities=squares("affinity"),
+        distances=squares("distance"),
         coordinates=PerAxis(
             names, [_coordinates(group[f"coordinate_{name}"][i], n) for name, n in zip(names, sizes, strict=True)]
         ),
@@ -172,6 +221,7 @@ def read_organization(path: Path, i: int) -> Organization:
         history=_history(group, i, names, sizes),
         status=Status(**{**status, "notes": tuple(status["notes"])}),
         settings=questionnaire_from_dict(json.loads(str(group.attrs["settings"]))),
+        landmarks=PerAxis(names, landmarks),
     )
 
 

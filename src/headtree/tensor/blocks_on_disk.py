@@ -105,17 +105,26 @@ class Regrouped(LazyArray):
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
         """The entries at all combinations of the indices along each axis."""
         some = [axis for axis, each in enumerate(index) if not _is_all(each, self.shape[axis])]
-        axis = some[0] if len(some) == 1 else -1
+        wanted = [np.arange(n)[each] for each, n in zip(index, self.shape, strict=True)]
+        axis = min(some, key=lambda i: len(wanted[i]) / self.shape[i], default=0)  # the one with the smallest part
         chosen = index[axis]
-        if axis not in self._files or not isinstance(chosen, slice):
+        if axis not in self._files:
             return self._source.read(index, device)
+        if len(some) == 1 and isinstance(chosen, slice):
+            start, stop, _ = chosen.indices(self.shape[axis])
+            return self._from_file(axis, start, stop).to(device)
+        others = [wanted[i] if i != axis else np.zeros(1, dtype=np.int64) for i in range(3)]
+        rows = [self._from_file(axis, int(i), int(i) + 1)[np.ix_(*others)] for i in wanted[axis]]
+        return torch.cat(rows, dim=axis).to(device)
+
+    def _from_file(self, axis: int, start: int, stop: int) -> Float[Tensor, "head query key"]:
+        """Some queries or keys, with everything along the other axes."""
         back = {1: (1, 0, 2), 2: (2, 1, 0)}[axis]  # how axes are exchanged in the file, and exchanged again
-        start, stop, _ = chosen.indices(self.shape[axis])
         shape = [stop - start, *(self.shape[i] for i in back[1:])]
         n = math.prod(shape[1:])
         offset = start * n * self._stored.itemsize
         entries = np.fromfile(self._files[axis], self._stored, (stop - start) * n, offset=offset)
-        return torch.from_numpy(entries.reshape(shape)).permute(back).to(device)
+        return torch.from_numpy(entries.reshape(shape)).permute(back)
 
     def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
         """The entries of an index of slices."""

@@ -208,7 +208,10 @@ def _shared(
 
 def _taken(x: Tensor, rows: AxisIndex, tokens: AxisIndex) -> Tensor:
     """Some indices along the first two axes, or all along one that has a single index for all."""
-    if isinstance(tokens, slice):
+    is_tokens_first = isinstance(tokens, slice)
+    if not isinstance(tokens, slice) and not isinstance(rows, slice):  # the smaller part first: less to copy
+        is_tokens_first = len(tokens) * x.shape[0] < len(rows) * x.shape[1]
+    if is_tokens_first:
         return picked(picked(x, 1, tokens), 0, rows)
     return picked(picked(x, 0, rows), 1, tokens)
 

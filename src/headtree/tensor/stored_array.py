@@ -36,15 +36,26 @@ class StoredArray(LazyArray):
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Tensor:
         """The entries at all combinations of the indices along each axis."""
         for axis, each in enumerate(index):
-            if not isinstance(each, slice) and np.ptp(each) + 1 > 2 * len(each):  # few of many: one by one
-                singles = [(*index[:axis], slice(int(i), int(i) + 1), *index[axis + 1 :]) for i in each]
-                return torch.cat([self.read(single) for single in singles], dim=axis).to(device)
+            if isinstance(each, slice) or np.ptp(each) + 1 <= 2 * len(each):
+                continue
+            chunk = np.asarray(each) // self._chunks()[axis]
+            if np.ptp(chunk):  # few of many: chunk by chunk
+                order = np.argsort(each, kind="stable")
+                parts = np.split(np.asarray(each)[order], np.flatnonzero(np.diff(chunk[order])) + 1)
+                found = torch.cat(
+                    [self.read((*index[:axis], part, *index[axis + 1 :])) for part in parts], dim=axis
+                )
+                return found.index_select(axis, torch.from_numpy(np.argsort(order))).to(device)
         spans = tuple(each if isinstance(each, slice) else _span(each) for each in index)
         block = _checks.real_tensor(self[spans], self.name)
         for axis, (each, span) in enumerate(zip(index, spans, strict=True)):
             if not isinstance(each, slice):
                 block = block.index_select(axis, torch.from_numpy(np.asarray(each) - span.start))
         return block.to(device)
+
+    def _chunks(self) -> tuple[int, ...]:
+        """Lengths of the chunks in the files."""
+        return tuple(self.zarr_array().chunks[-len(self.shape) :])
 
     def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
         if self.index is None:

@@ -231,7 +231,7 @@ def array_figures(run: Run) -> dict[str, Callable[[], Figure]]:
         drawings |= {
             f"map_{axis}": partial(head_map, org.coordinates[axis], labels[axis]),
             f"affinity_{axis}": partial(
-                head_affinity, org.affinities[axis], org.trees[axis], labels[axis], org.order(axis)
+                head_affinity, org.all_affinities(axis), org.trees[axis], labels[axis], org.order(axis)
             ),
             f"tree_{axis}": partial(head_tree, org.trees[axis], labels[axis], org.order(axis)),
         }

@@ -165,7 +165,9 @@ class _Axis:
         def words(folders: list[Int[np.ndarray, " slice"]]) -> list[str]:
             return [_folder_words([names[i] for i in own]) for own in folders]
 
-        tree, tree_text, tree_arrays = tree_data("all_axis", org.trees[k], org.order(k), org.affinities[k], words)
+        tree, tree_text, tree_arrays = tree_data(
+            "all_axis", org.trees[k], org.order(k), org.all_affinities(k), words
+        )
         text = {
             "columns": columns,
             "n_heads": len(table),

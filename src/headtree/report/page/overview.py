@@ -88,7 +88,7 @@ def _trees(run: Run) -> list[tuple[str, dict[str, Any], dict[str, np.ndarray]]]:
         trees[-1][2]["coordinates"] = points.astype(np.float32)
     for i in range(run.n_inputs):
         org = run.organization[i]
-        trees.append(tree_data(f"input_{i}", org.trees[0], org.order(0), org.affinities[0], words))
+        trees.append(tree_data(f"input_{i}", org.trees[0], org.order(0), org.all_affinities(0), words))
         trees[-1][2]["coordinates"] = _coordinates(org)
     return trees
 

@@ -55,6 +55,7 @@ def measure_beyond(att: AttentionTensor, org: Organization, head_functions: int,
         Seed of the random orders and of the null distribution of clusters.
     """
     check_pair(att, org)
+    org.check_all_compared(0)
     whole = replace(att, values=att.filled().values, mask=None)  # filled once for all measures
     variation, size = _variation(whole.values, org)
     fits = regularity(whole, org, rng=rng).by_order
