@@ -76,7 +76,7 @@ def page(opened):
 def test_findings_are_those_of_the_summary_and_noise_has_none(page, runs):
     for name, run in runs.items():
         told = [answer.text for answer in array_answers(run)]
-        assert page(name).tab.locator("#answers li").all_text_contents() == told
+        assert page(name).texts("#answers li") == told
         printed = re.sub(r"\s+", " ", in_words(summarized(run)))
         assert all(text in printed for text in told)
         assert told[0].startswith("Nothing was found" if name == "noise" else "Slices group")

@@ -43,7 +43,7 @@ from headtree.report.words.similarity_words import similarity_title
 from headtree.report.words.slice_words import NAME, said_of
 from headtree.runs.run import Run
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
-from headtree.tensor.slice_names import DEPTH
+from headtree.tensor.slice_names import DEPTH, reduction_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _INPUTS = 5
 
 #: What softmax is taken of in a figure of its terms, by the kind of the run.
-_LOGARITHMS = {"probs": ", f = log p", "weighted": ", f = log of the weights"}
+_LOGARITHMS = {"probs": ", f = log p", "weighted": ", f = log of the weights", "signed": ", f = log of the absolute values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +107,9 @@ class RunFigureData:
     @property
     def unit(self) -> str:
         """What the entries of a matrix are."""
+        reduction = reduction_of(self.att.provenance)
+        if reduction is not None:
+            return reduction[0]
         return {"raw scores": "raw attention score", "centred scores": "centred attention score"}.get(
             self.run.values_words, ""
         )
