@@ -127,11 +127,10 @@ def test_summary_and_figures_say_what_signed_numbers_are(signed):
     from matplotlib.text import Text
 
     assert "5 depths, shares of the final residual stream on 2 inputs" in in_words(summarized(signed))
-    figures = network_figures(signed)
-    said = {name: [text.get_text() for text in figures[name]().findobj(Text)] for name in ("head_top", "paraproduct")}
-    assert "share of the final residual stream" in said["head_top"]
-    assert any("log of the absolute values" in text for text in said["paraproduct"])
-    image = figures["head_top"]().axes[0].images[0]
+    top, terms = (network_figures(signed)[name]() for name in ("head_top", "paraproduct"))
+    assert "share of the final residual stream" in [text.get_text() for text in top.findobj(Text)]
+    assert any("log of the absolute values" in text.get_text() for text in terms.findobj(Text))
+    image = top.axes[0].images[0]
     assert (image.get_cmap().name, image.norm.vmin) == (signed_colors().name, -image.norm.vmax)
 
 
@@ -145,8 +144,8 @@ def test_the_page_shows_signed_numbers_as_they_are(opened, signed, tmp_path):
     row, column = np.unravel_index(int(values.argmin()), values.shape)
     told = page.hover_at("as-is-a", page.cell_place("as-is-a", int(row), int(column)))
     assert float(told.split()[0].replace("−", "-")) == pytest.approx(values.min(), abs=0.01 * np.abs(values).max())
-    low, high, is_signed = page.js("() => { const {low, high, signed} = HT.plot.cards.find(c => c.id === 'as-is-a').shown().scale; return [low, high, signed]; }")
-    assert (low, is_signed) == (-high, True)
+    scale = page.js("() => HT.plot.cards.find(c => c.id === 'as-is-a').shown().scale")
+    assert (scale["low"], scale["signed"]) == (-scale["high"], True)
     page.tab.locator("#tokens .t").nth(int(row)).hover()
     said = page.tab.locator("#tokens .said").inner_text()
     assert f"(query {row}) is made of" in said

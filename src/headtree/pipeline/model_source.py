@@ -27,7 +27,7 @@ from headtree.models.model_files import is_gguf
 from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
 from headtree.pipeline.model_capture import ModelCapture
-from headtree.tensor.attention_tensor import HeadId, CapturedKind
+from headtree.tensor.attention_tensor import CapturedKind, HeadId
 
 #: Default number of inputs.
 INPUTS = 20

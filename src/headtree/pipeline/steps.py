@@ -95,7 +95,8 @@ def _too_few(ready: Capture) -> tuple[str, ...]:
     remedy = f"the default of headtree run is --inputs {INPUTS}"
     if ready.origin is not None and ready.origin.prompts:
         remedy = "give --prompt again for each further input"
-    note = f"{n} input{'s' * (n > 1)}: fewer than {_ENOUGH_INPUTS} are too few for families of heads to replicate; {remedy}"
+    few = f"fewer than {_ENOUGH_INPUTS} are too few for families of heads to replicate"
+    note = f"{n} input{'s' * (n > 1)}: {few}; {remedy}"
     warnings.warn(note, HeadtreeWarning, stacklevel=2)
     return (note,)
 

@@ -247,8 +247,8 @@ class AttentionTensor:
         """
         if self.kind == "scores":
             raise InvalidValueError(
-                "log_probs needs probabilities (kind='probs', 'weighted' or 'signed'), got kind='scores'; scores already are "
-                "what enters softmax: use filled()"
+                "log_probs needs kind='probs', 'weighted' or 'signed', got kind='scores'; scores already are what "
+                "enters softmax: use filled()"
             )
         att = self.load()
         return finite_logarithms(_checks.real_tensor(att.values, "att.values").double().abs(), att.mask)

@@ -50,9 +50,7 @@ def sections(run: Run) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             {
                 "id": str(name),
                 "title": said_of(run.slices, section.title),
-                "text": all_said_of(
-                    run.slices, [shortened(str(paragraph), 5000) for paragraph in section.text]
-                ),
+                "text": all_said_of(run.slices, [shortened(str(paragraph), 5000) for paragraph in section.text]),
                 "tables": all_said_of(run.slices, tables),
                 "figures": figures,
             }

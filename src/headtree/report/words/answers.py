@@ -347,8 +347,8 @@ def _growth(run: Run) -> Answer | None:
     if not any(supports):
         return _answer("inputs", f"Nor do {first.n_inputs} of the {last.n_inputs} inputs show one.")
     if supports[-1] < _NONE:
-        text = f"With {first.n_inputs} inputs they had a mean support of {supports[0]:.2f}, with all {last.n_inputs} none:"
-        return _answer("inputs", f"{text} what fewer inputs showed was chance.")
+        text = f"With {first.n_inputs} inputs they had a mean support of {supports[0]:.2f}"
+        return _answer("inputs", f"{text}, with all {last.n_inputs} none: what fewer inputs showed was chance.")
     text = (
         f"Mean support of the families was {supports[0]:.2f} with {first.n_inputs} inputs (with "
         f"{_percent(first.coverage or 0)} of the heads) and is {supports[-1]:.2f} with {last.n_inputs} "

@@ -4,7 +4,7 @@ HT.grid = (() => {
   const {theme} = HT.colours;
   const {text, rect} = HT.plot;
   const LEFT = 34, TOP = 18, GAP = 2, MOST = 96, LEAST = 13, NAMED = 18;
-  const MOST_WIDE = 0.42;  // of the window's width, where the head has its place beside
+  const MOST_WIDE = 0.4;  // of the window's width, where the head has its place beside
   const SHARE = 0.68;  // of the window's height that layers may take
 
   /** Where every head is, by layer: {items, labels, width, height, side}. */
