@@ -67,7 +67,7 @@ HT.head = (() => {
       return table(`Every column of the table of ${net.unit.many}`, ["column", ...heads.map(head => net.names[head])],
         net.columns.filter(column => column.name !== "name").map(column => [words(column.name), ...heads.map(head => net.value(column, head))]));
     });
-    const views = el("div", {class: "views"}, ...cards.map(card => card.element), ...below.map(card => card.element));
+    const views = el("div", {class: net.isArray ? "views even" : "views"}, ...cards.map(card => card.element), ...below.map(card => card.element));
     byId("head-slot").append(el("div", {class: "card detail", id: "head", role: "group", "aria-labelledby": "head-title"},
       heading, facts, controls, ...(levels ? [el("div", {class: "controls"}, ...levels.controls)] : []), note, views, numbers.element));
 
