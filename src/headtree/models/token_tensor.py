@@ -17,7 +17,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree._checks import checked_index
+from headtree import _checks
 from headtree._memory import allowed_memory, format_bytes
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.block_array import BlockArray, lazy
@@ -179,6 +179,8 @@ class TokenTensor:
 
 def token_tensors(prepared: PreparedInputs, memory_limit: float | None) -> list[TokenTensor]:
     """The token tensor of every prepared input."""
+    if memory_limit is not None:
+        _checks.positive(memory_limit, "memory_limit")
     check_all_heads(prepared, "tokens go through all of them")
     found = []
     with prepared.view.ready(), torch.no_grad(), progress("freezing", len(prepared.items)) as step:
@@ -207,7 +209,7 @@ def _logit_directions(
     path_to_logits(prepared, frozen.places)  # refuses a stream that ends elsewhere
     logits = logits_ref(prepared, frozen.traced)
     if target is not None:
-        checked_index(target, frozen.graph.value(logits).shape[-1], "target", "logits")
+        _checks.checked_index(target, frozen.graph.value(logits).shape[-1], "target", "logits")
     return frozen.directions(logits, target)
 
 

@@ -47,6 +47,10 @@ def _verdict(run: Run) -> Answer:
     return Answer("found", (Phrase(text),))
 
 
+def _percent(share: float) -> str:
+    return "less than 1 %" if share < _SMALL else f"{100 * share:.0f} %"
+
+
 def _axis(name: str, tree: PartitionTree) -> Answer:
     """The largest groups of an axis: the folders of the first level that has several."""
     n = tree.n_leaves
