@@ -1,7 +1,5 @@
 /* The attention of heads as fields: values over queries and keys, with the scale on which they are painted. */
 HT.fields = (() => {
-  const {scale} = HT.colours;
-
   /** A matrix of an input's part; its cells are entries, or averages over boxes of them. */
   function ofHead(part, head) {
     const {text, arrays} = part, {shape, bits, power, cell} = text;
@@ -33,8 +31,6 @@ HT.fields = (() => {
   }
 
   const at = (field, q, k) => field.values[Math.floor(q / field.cell) * field.nColumns + Math.floor(k / field.cell)];
-
-  const scaleOf = field => scale(field);
 
   /** The same scale for several fields. */
   function together(fields) {
@@ -77,5 +73,5 @@ HT.fields = (() => {
   /** Before or after softmax, as chosen; what no softmax is taken of, as it is. */
   const kindOf = net => HT.state.get().before && net.text.grains.scores ? "scores" : net.main;
 
-  return {kindOf, ofHead, mean, difference, at, scaleOf, together, painted, chosen};
+  return {kindOf, ofHead, difference, at, painted, chosen};
 })();

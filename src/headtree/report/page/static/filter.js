@@ -93,5 +93,5 @@ HT.filter = (() => {
 
   const has = wanted => HT.state.get().filter.split(/[,;]/).some(part => simple(part) === simple(wanted));
 
-  return {found, now, toggle, has};
+  return {now, toggle, has};
 })();

@@ -1,6 +1,6 @@
 /* All heads as small pictures: a row for each layer, or a row for each family with its mean. */
 HT.grid = (() => {
-  const {el, svg, byId, button, labelled, options, counted} = HT.dom;
+  const {el, svg, byId, labelled, options, counted} = HT.dom;
   const {theme} = HT.colours;
   const {text, rect} = HT.plot;
   const LEFT = 34, TOP = 18, GAP = 2, MOST = 96, LEAST = 13, NAMED = 18;

@@ -1,6 +1,6 @@
 /* One head on all inputs, side by side. */
 HT.inputs = (() => {
-  const {el, svg, byId, visible} = HT.dom;
+  const {svg, byId, visible} = HT.dom;
   const {theme} = HT.colours;
   const {text, rect} = HT.plot;
   const SIDE = 132, GAP = 14, MOST = 24;

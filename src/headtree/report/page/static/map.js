@@ -1,6 +1,6 @@
 /* The map: heads as points, by diffusion coordinates or any two numbers. */
 HT.map = (() => {
-  const {el, svg, byId, words, options, labelled, lazily, table} = HT.dom;
+  const {el, svg, words, options, labelled, lazily, table} = HT.dom;
   const {theme} = HT.colours;
   const TAIL = 0.02, FAR = 1.6;  // the crowd is what lies between these shares, if the rest takes so much more room
 

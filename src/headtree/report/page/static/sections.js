@@ -1,6 +1,6 @@
 /* Answers at the top, stability across inputs, the sections of a run, glossary, settings. */
 HT.sections = (() => {
-  const {el, byId, number, percent, table, token, lazily, headLink, words, counted} = HT.dom;
+  const {el, byId, number, table, token, lazily, headLink, words, counted} = HT.dom;
 
   const VALUES = {"centred scores": "before softmax, each row minus its mean", "raw scores": "before softmax",
     probabilities: "after softmax", "value-weighted attention": "probability times the norm of what each key contributes"};

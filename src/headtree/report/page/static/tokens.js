@@ -207,5 +207,5 @@ HT.tokens = (() => {
     };
   }
 
-  return {view, grouped, piecesOf};
+  return {view, grouped};
 })();
