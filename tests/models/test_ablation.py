@@ -262,6 +262,7 @@ def test_a_capture_inside_the_context_shows_what_later_layers_do_without_the_hea
         (([(7, 0)],), r"pairs \(layer, head\) of layers 0 to 2, got \(7, 0\)"),
         (("L0H1",), "heads must be a list of pairs"),
         (([1, 2, 3],), r"heads must be pairs \(layer, head\), got 1"),
+        (([0, 1],), r"heads must be pairs \(layer, head\), got 0 among them; .*\[\(0, 1\)\]"),
         (([(0, 1)], "never"), "how must be one of"),
         (([(0, 1)], "mean"), "how='mean' needs reference inputs"),
     ],

@@ -124,10 +124,20 @@ def test_outputs_of_layers_that_drop_tokens_are_no_single_array():
     assert cache["v"].sizes["key"] == cache["q"].sizes["query"]
     for name in ("z", "writes"):
         with pytest.raises(
-            ht.HeadtreeError, match=rf"{name} has .* rows for 8 tokens, because layers join or drop"
+            ht.HeadtreeError, match=rf"no '{name}': it has .* rows for 8 tokens, because layers join or drop"
         ):
             cache[name]
+        assert name not in cache
+    assert cache.names == ("q", "k", "v", "ov")
     assert view.cache(inputs=read, layers=[0])[0]["z"].sizes["query"] == 8
+
+
+def test_only_arrays_that_can_be_read_are_named():
+    case = families.case("gemma4_text")
+    (cache, *_) = ht.ModelView(sweep_built(case)).cache(inputs={"input_ids": torch.arange(5, 17)[None]})
+    assert cache.names == ("ov", "writes", "residual", "attention_out", "mlp_out")
+    with pytest.raises(ht.HeadtreeError, match=r"no 'q': it has 8 and 512 features in different layers"):
+        cache["q"]
 
 
 def test_after_norms_the_stream_is_the_norm_of_its_sums():
@@ -197,8 +207,13 @@ def test_selected_heads_are_those_of_all_heads():
 def test_only_the_heads_that_are_read_are_computed(name, monkeypatch):
     model, read = built("gpt2")
     cache = ht.ModelView(model).cache(inputs=read)[0]
-    computed, function = [], getattr(CallValues, name)
-    monkeypatch.setattr(CallValues, name, lambda call, head: computed.append(head) or function(call, head))
+    computed, function = [], CallValues.of_head
+
+    def noting(call, array, head):
+        computed.extend([head] * (array == name))
+        return function(call, array, head)
+
+    monkeypatch.setattr(CallValues, "of_head", noting)
     array = cache[name]
     assert array.shape == (12, 12, 32)
     repr(array)

@@ -166,6 +166,8 @@ def test_missing_tokenizers(folder, bert, tmp_path):
     refused(r"tokenizer must be given.*tokenizer=", bert, texts=["w1"])
     bert.save_pretrained(tmp_path)
     refused("has no tokenizer", tmp_path, texts=["w1"])
+    zoo.ALL["llama"].build().save_pretrained(tmp_path / "llama")  # transformers looks for more kinds of files
+    refused("has no tokenizer; save it", tmp_path / "llama", texts=["w1"])
 
 
 def test_a_tokenizer_is_missed_before_weights_are_read(folder, tmp_path):

@@ -203,7 +203,7 @@ def test_hash_buckets_have_no_queries_and_keys_and_no_single_stream():
     cache = view.cache(inputs=read)[0]
     assert cache.names == ("v", "z", "ov", "writes")
     for name in ("q", "k"):
-        with pytest.raises(ht.HeadtreeError, match=rf"no '{name}', because layer 1 does not attend by the softmax"):
+        with pytest.raises(ht.HeadtreeError, match=rf"no '{name}': layer 1 does not attend by the softmax"):
             cache[name]
     with pytest.raises(ht.HeadtreeError, match="reads another stream than the one that it writes into"):
         cache["residual"]

@@ -74,11 +74,11 @@ the model reports, which never met headtree. That copy is loaded with `attn_impl
   "loaded with eager attention": as loaded by default, the model itself computes something else.
 - {uses}: whether `view.weights(…)` and its like work; "encoder only":
   for this part. "refused": an error that says why. "fails": an error that is not one of headtree's own, a fault.
-  A cache must have finite numbers, and weighted attention (`kind="weighted"`) must be probabilities times the norms
-  of `ov` in the cache. Ablated is head 0 of layer 0, on all inputs in one batch: the output must be another one,
-  and afterwards bit for bit as before; "no effect": it is the same without the head. PaliGemma does not use what
-  the pooling attention of its image tower (part "cross") computes, and Xcodec returns whole numbers, the codes of a
-  sound, which one head of a tiny model does not change.
+  A cache must have finite numbers in every array that it names, and weighted attention (`kind="weighted"`) must be
+  probabilities times the norms of `ov` in the cache. Ablated is head 0 of layer 0, on all inputs in one batch:
+  the output must be another one, and afterwards bit for bit as before; "no effect": it is the same without the
+  head. PaliGemma does not use what the pooling attention of its image tower (part "cross") computes, and Xcodec
+  returns whole numbers, the codes of a sound, which one head of a tiny model does not change.
 
 | {titles} |
 |{rule}|

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtree._lazy_array import AxisIndex, ScaledBlocks, blocks_along, picked
+from headtree.geometry.box_sums import box_features
 from headtree.geometry.emd import Weights, folder_weights, level_weights, unit_maximum
-from headtree.geometry.kernels_cpu import prefix_features
 from headtree.trees.tree import PartitionTree
 
 #: Bytes of sums that are made at a time on a GPU, and slices whose sums are made together where that is possible.
@@ -117,36 +117,36 @@ def features_of(
     ]
     dtype = torch.promote_types(values.dtype, torch.float32)
     out = torch.empty(values.shape[axis], len(folders), dtype=dtype, device=values.device)
+    ends = _ends(shape, axes, folders)
     if values.is_cuda:
-        _fill_on_gpu(values, axis, orders, _ends(shape, axes, folders), scale, out)
+        _fill_on_gpu(values, axis, orders, ends, scale, out)
         return out
-    corners, signs = _corners(shape, axes, folders)
     if isinstance(values, Tensor):
-        _fill_by_prefix_sums(values.contiguous(), axis, orders, corners, signs, scale, out)
+        _fill_by_box_sums(values.contiguous(), axis, orders, ends, scale, out)
         return out
     n_entries = values.numel() // values.shape[axis]
     at_a_time = max(1, int(values.memory / 2 / (16 * n_entries + 8 * len(folders))))
     for where, block in blocks_along(values, axis, at_a_time):
         some = scale if len(scale.counts) == 1 else replace(scale, counts=scale.counts[where])
         whole = block.movedim(axis, 0).contiguous()
-        _fill_by_prefix_sums(whole, 0, orders, corners, signs, some, out[where])
+        _fill_by_box_sums(whole, 0, orders, ends, some, out[where])
     return out
 
 
-def _fill_by_prefix_sums(
+def _fill_by_box_sums(
     array: Float[Tensor, "..."],
     axis: int,
     orders: Sequence[Int[np.ndarray, " leaf"]],
-    corners: Int[np.ndarray, "tuple corner"],
-    signs: Float[np.ndarray, " corner"],
+    ends: Sequence[Int[np.ndarray, "tuple 2"]],
     scale: TupleScale,
     out: Float[Tensor, "slice tuple"],
 ) -> None:
     """Fill in the features of slices of an array in memory."""
     strides = array.stride(axis), [array.stride(i) for i in range(array.ndim) if i != axis]
     weight, size, counts, group = (x.numpy() for x in (scale.weight, scale.size, scale.counts, scale.group))
-    factors = weight, size, counts, group, scale.absent
-    prefix_features(array.view(-1).numpy(), strides, orders, corners, signs, factors, out.numpy())
+    box_features(
+        array.view(-1).numpy(), strides, orders, ends, (weight, size, counts, group, scale.absent), out.numpy()
+    )
 
 
 def _fill_on_gpu(
@@ -270,18 +270,6 @@ def all_features(
             sums *= mean.reshape([-1 if i == j else 1 for i in range(sums.ndim)])
         out[start : start + at_a_time] = sums.reshape(len(sums), -1)
     return out
-
-
-def _corners(
-    shape: Sequence[int], axes: Sequence[TreeAxis], folders: Int[np.ndarray, "tuple axis"]
-) -> tuple[Int[np.ndarray, "tuple corner"], Float[np.ndarray, " corner"]]:
-    """Places in the array of sums over all first leaves whose signed sum is that over a folder tuple."""
-    places, signs = np.zeros((len(folders), 1), dtype=np.int64), np.ones(1)
-    for j, ends in enumerate(_ends(shape, axes, folders)):
-        stride = math.prod(n + 1 for n in shape[j + 1 :])
-        places = (places[:, :, None] + ends[:, None, :] * stride).reshape(len(folders), -1)
-        signs = np.outer(signs, [1, -1]).ravel()
-    return places, signs
 
 
 def _ends(

@@ -74,6 +74,25 @@ def copy_lanes(typing_context, source, start, target, target_start):  # type: ig
 
 
 @intrinsic
+def add_to_previous_lanes(typing_context, sums, target, source, start):  # type: ignore[no-untyped-def]
+    """``sums[target : target + LANES] = sums[target - LANES : target] + source[start : start + LANES]``.
+
+    Both are one-dimensional; `sums` is float64.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        sums_lanes, source_lanes = (_Lanes(context, builder, signature.args[i], arguments[i]) for i in (0, 2))
+        previous = builder.sub(arguments[1], ir.Constant(arguments[1].type, LANES))
+        added = source_lanes.load(arguments[3])
+        if signature.args[2].dtype == numba.float32:
+            added = builder.fpext(added, sums_lanes.vector)
+        sums_lanes.store(builder.fadd(sums_lanes.load(previous), added), arguments[1])
+        return context.get_dummy_value()
+
+    return numba.types.none(sums, target, source, start), generate
+
+
+@intrinsic
 def transpose_lanes(typing_context, source, start, stride, target, target_start, target_stride):  # type: ignore[no-untyped-def]
     """Copy a block of LANES × LANES values from one one-dimensional array to another, transposed.
 
@@ -146,11 +165,11 @@ class _Lanes:
         self._builder = builder
         self._data = context.make_array(kind)(context, builder, value).data
         element = context.get_data_type(kind.dtype)
-        self._vector = ir.VectorType(element, LANES)
+        self.vector = ir.VectorType(element, LANES)
         self._align = context.get_abi_sizeof(element)
 
     def load(self, start: Any) -> Any:
-        loaded = self._builder.load(self._pointer(start), typ=self._vector)
+        loaded = self._builder.load(self._pointer(start), typ=self.vector)
         loaded.align = self._align
         return loaded
 
@@ -158,9 +177,9 @@ class _Lanes:
         self._builder.store(lanes, self._pointer(start)).align = self._align
 
     def splat(self, value: Any) -> Any:
-        one_lane = self._builder.insert_element(ir.Constant(self._vector, ir.Undefined), value, _LANE_0)
+        one_lane = self._builder.insert_element(ir.Constant(self.vector, ir.Undefined), value, _LANE_0)
         return self._builder.shuffle_vector(one_lane, one_lane, ir.Constant(_LANE_NUMBERS, [0] * LANES))
 
     def _pointer(self, start: Any) -> Any:
         pointer = cgutils.gep_inbounds(self._builder, self._data, start)
-        return self._builder.bitcast(pointer, self._vector.as_pointer())
+        return self._builder.bitcast(pointer, self.vector.as_pointer())

@@ -73,14 +73,16 @@ def _whole_inputs(view: ModelView) -> Iterator[None]:
 
 
 def head_pairs(heads: Any) -> list[tuple[int, int]]:
-    """Heads as (layer, head) pairs: a list of pairs or HeadIds, or a single one."""
-    items = [heads] if _is_pair(heads) else heads
+    """Heads as (layer, head) pairs: a list of pairs or HeadIds, or a single one, which is no list."""
+    items = [heads] if isinstance(heads, tuple) and _is_pair(heads) else heads
     if isinstance(items, str) or not isinstance(items, Sequence | np.ndarray | set | frozenset):
         raise InvalidTypeError(f"heads must be a list of pairs (layer, head), got {heads!r}")
     pairs = list(items)
     for pair in pairs:
         if not _is_pair(pair):
-            raise InvalidTypeError(f"heads must be pairs (layer, head), got {pair!r} among them")
+            raise InvalidTypeError(
+                f"heads must be pairs (layer, head), got {pair!r} among them; for head 1 of layer 0 pass [(0, 1)]"
+            )
     return list(dict.fromkeys((int(layer), int(head)) for layer, head in pairs))
 
 

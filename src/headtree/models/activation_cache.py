@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,12 @@ _OF_STREAM = {
     "cross_out": ("layer", "what the cross-attention of each layer adds to the residual stream"),
     "mlp_out": ("layer", "what the MLP of each layer adds to the residual stream"),
 }
+_NO_PRODUCT = "layer {layer} does not attend by the softmax of products of two projections of the tokens"
+_WHY_UNKNOWN = {
+    "q": _NO_PRODUCT,
+    "k": _NO_PRODUCT,
+    "writes": "what the heads of layer {layer} write was not found on its way to the residual stream",
+}
 _ROLES = {"attention_out": "attention", "cross_out": "cross", "mlp_out": "mlp"}
 
 
@@ -50,18 +57,32 @@ class CallValues:
     k: Float[Tensor, "head key feature"] | None
     v: Float[Tensor, "head key value_feature"]
     z: Float[Tensor, "head query value_feature"]
-    matrix: Float[Tensor, "head value_feature width"]  #: W_O
-    added: Callable[[Tensor], Tensor] | None  #: from a result of W_O to what is added to the stream; None: the same
+    matrix: Float[Tensor, "head value_feature width"] | None  #: W_O; None: no rows of it are a head's own
+    mixed: str  #: why, if so
+    heads: tuple[int, ...]  #: indices of the heads
+    n_heads: int  #: of the layer
+    added: Callable[[Tensor], Tensor] | None  #: from a result of W_O, or else the z of all heads, to the stream
     through_mlps: bool  #: what is added to the stream went through MLPs as well
 
-    def ov(self, head: int) -> Float[Tensor, "key width"]:
-        """The values of a head times its W_O."""
-        return self.v[head] @ self.matrix[head]
+    def of_head(self, name: str, i: int) -> Float[Tensor, "_token _feature"] | None:
+        """An array of a cache for one of the heads; None if it is unknown."""
+        if name == "ov":
+            return None if self.matrix is None else self.v[i] @ self.matrix[i]
+        if name == "writes":
+            return self._writes(i)
+        whole: Tensor | None = getattr(self, name)
+        return None if whole is None else whole[i]
 
-    def writes(self, head: int) -> Float[Tensor, "query width"]:
+    def _writes(self, i: int) -> Float[Tensor, "query width"] | None:
         """What a head writes into the residual stream."""
-        written = self.z[head] @ self.matrix[head]
-        return written if self.added is None else self.added(written)
+        if self.matrix is not None:
+            written = self.z[i] @ self.matrix[i]
+            return written if self.added is None else self.added(written)
+        if self.added is None:
+            return None
+        alone = self.z.new_zeros(self.n_heads, *self.z.shape[1:])
+        alone[self.heads[i]] = self.z[i]
+        return self.added(alone)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +95,8 @@ class ActivationCache:
       axes (head, query, feature) or (head, key, feature). Heads that share keys and values have equal ones. There
       are no ``q`` and ``k`` where attention is not the softmax of their products, as in Reformer's hashed layers.
     - ``z``: the outputs of heads (head, query, feature), which enter the output projection W_O.
-    - ``ov``: v·W_O of each head (head, key, feature).
+    - ``ov``: v·W_O of each head (head, key, feature). There is none where each token has its own W_O, as in JetMoE.
+      Heads that share rows of W_O, as in differential attention, have them times their own factor.
     - ``writes``: what each head writes into the residual stream (head, query, feature). The heads of a layer sum to
       its ``attention_out``, biases apart. A norm between W_O and the stream keeps its scale. Where MLPs lie between
       them too, as in MobileBERT, ``writes`` is the part that goes around them; its attribute ``note`` says so.
@@ -111,9 +133,13 @@ class ActivationCache:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the arrays."""
-        of_heads = [name for name in _OF_HEADS if self._first_without(name) is None]
-        return (*of_heads, *self.stream)
+        """The names of the arrays that can be read."""
+        return (*(name for name, size in self._sizes.items() if isinstance(size, int)), *self.stream)
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int | str]:
+        """Number of features of each array of heads, or why there is no such array of these layers."""
+        return {name: self._size(name) for name in _OF_HEADS}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -122,9 +148,11 @@ class ActivationCache:
         return name in self.names
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        if name in _OF_HEADS:
-            self._check_known(name)
-            return self._of_heads(name)
+        size = self._sizes.get(name)
+        if isinstance(size, str):
+            raise InvalidValueError(f"this cache has no {name!r}: {size}")
+        if size is not None:
+            return self._of_heads(name, size)
         if name in self.stream:
             return self._of_stream(name)
         if name in _OF_STREAM:
@@ -136,41 +164,50 @@ class ActivationCache:
     def __repr__(self) -> str:
         return f"ActivationCache({len(self.heads)} heads: {', '.join(self.names)})"
 
-    def _first_without(self, name: str) -> int | None:
-        """The first selected layer whose queries or keys are not known; None if there is none."""
-        layers = list(dict.fromkeys(head.layer for head in self.heads))
-        known = [getattr(call, name, self) is not None for call in self.calls]
-        return next((layer for layer, is_known in zip(layers, known, strict=True) if not is_known), None)
-
-    def _check_known(self, name: str) -> None:
-        layer = self._first_without(name)
-        if layer is not None:
-            raise InvalidValueError(
-                f"this cache has no {name!r}, because layer {layer} does not attend by the softmax of products of "
-                f"two projections of the tokens; read {', '.join(self.names)}, or select other layers with layers=…"
+    def _size(self, name: str) -> int | str:
+        n_tokens = len(self._labels(name))
+        layers = dict.fromkeys(head.layer for head in self.heads)
+        found = {layer: call.of_head(name, 0) for layer, call in zip(layers, self.calls, strict=True)}
+        unknown = [layer for layer, first in found.items() if first is None]
+        if unknown:
+            if name == "ov":
+                return next(call.mixed for call in self.calls if call.mixed)
+            why = _WHY_UNKNOWN[name].format(layer=unknown[0])
+            return f"{why}; read another array, or select other layers with layers=…"
+        shapes = {tuple(first[:n_tokens].shape) for first in found.values() if first is not None}
+        rows, sizes = (sorted({shape[axis] for shape in shapes}) for axis in (0, 1))
+        if rows != [n_tokens]:
+            return (
+                f"it has {' and '.join(map(str, rows))} rows for {n_tokens} tokens, because layers join or drop "
+                "tokens after they attend; select layers that keep all of them with layers=…"
             )
+        if len(sizes) > 1:
+            return (
+                f"it has {' and '.join(map(str, sizes))} features in different layers, so it is no single array; "
+                "select layers of one size with layers=…"
+            )
+        return sizes[0]
 
-    def _of_heads(self, name: str) -> xr.DataArray:
+    def _labels(self, name: str) -> list[str]:
+        return list(self.queries if _OF_HEADS[name][0] == "query" else self.keys)
+
+    def _of_heads(self, name: str, size: int) -> xr.DataArray:
         axis, what = _OF_HEADS[name]
-        labels = list(self.queries if axis == "query" else self.keys)
+        labels = self._labels(name)
         coords = {**head_coordinates(self.heads), axis: labels}
         dims, attrs = ("head", axis, "feature"), {"description": what, **self._note(name)}
-        if name not in ("ov", "writes"):
-            parts = [getattr(call, name)[:, : len(labels)] for call in self.calls]
-            _check_rows(name, {part.shape[1] for part in parts}, len(labels))
-            _check_equal_sizes(name, {part.shape[-1] for part in parts})
-            return xr.DataArray(torch.cat(parts).numpy(), dims=dims, coords=coords, attrs=attrs)
-        found = [call.ov(0) if name == "ov" else call.writes(0) for call in self.calls]
-        _check_rows(name, {len(first[: len(labels)]) for first in found}, len(labels))
-        widths = {first.shape[-1] for first in found}
-        _check_equal_sizes(name, widths)
         places = [(call, i) for call in self.calls for i in range(len(call.z))]
 
         def compute(head: int) -> np.ndarray[Any, Any]:
             call, i = places[head]
-            return np.asarray((call.ov(i) if name == "ov" else call.writes(i))[: len(labels)].numpy())
+            found = call.of_head(name, i)
+            if found is None:
+                raise RuntimeError("an array that can be read")
+            return np.asarray(found[: len(labels)].numpy())
 
-        shape = (len(self.heads), len(labels), widths.pop())
+        if name not in ("ov", "writes"):
+            return xr.DataArray(np.stack([compute(head) for head in range(len(places))]), coords, dims, attrs=attrs)
+        shape = (len(places), len(labels), size)
         return lazy(BlockArray(shape, self.calls[0].z.numpy().dtype, compute), dims, coords, attrs)
 
     def _of_stream(self, name: str) -> xr.DataArray:
@@ -199,26 +236,10 @@ def head_coordinates(heads: Sequence[HeadId]) -> dict[str, Any]:
     }
 
 
-def _check_equal_sizes(name: str, sizes: set[int]) -> None:
-    if len(sizes) > 1:
-        raise InvalidValueError(
-            f"{name} has {' and '.join(map(str, sorted(sizes)))} features in different layers, so it is no single "
-            "array; select layers of one size with layers=…"
-        )
-
-
-def _check_rows(name: str, sizes: set[int], n_tokens: int) -> None:
-    if sizes != {n_tokens}:
-        raise InvalidValueError(
-            f"{name} has {' and '.join(map(str, sorted(sizes)))} rows for {n_tokens} tokens, because layers join "
-            "or drop tokens after they attend; select layers that keep all of them with layers=…"
-        )
-
-
 def caches_of(prepared: PreparedInputs) -> list[ActivationCache]:
     """What the selected heads compute on every prepared input."""
     with prepared.view.ready(), progress("reading", len(prepared.items)) as step:
-        places = find_places(prepared)
+        places = find_places(prepared, mixed=True)
         stream, why = _stream(prepared)
         also = Kept() if stream is None else _kept(stream, places)
         found = []
@@ -283,25 +304,27 @@ def _call_values(
     q, k = (
         None if each is None else _stored(each[index], dtype) for each in (call.queries(graph), call.keys(graph))
     )
-    v, z, matrix = (_stored(each[index], dtype) for each in (call.values(graph), call.outputs(graph), call.matrix))
+    v, z = (_stored(each[index], dtype) for each in (call.values(graph), call.outputs(graph)))
+    matrix = None if call.site.mixed else _stored(call.matrix[index], dtype)
     added = None if stream is None or after is None else _AddedToStream(call.written_shape(graph), after, stream)
-    return CallValues(q, k, v, z, matrix, added, stream is not None and stream.is_changed_by_mlps(call))
+    through_mlps = stream is not None and stream.is_changed_by_mlps(call)
+    return CallValues(q, k, v, z, matrix, call.site.mixed, heads, call.site.n_heads, added, through_mlps)
 
 
 @dataclass(frozen=True, eq=False)
 class _AddedToStream:
     """From what a head writes at the output projection to what reaches the stream, with norms frozen."""
 
-    shape: tuple[tuple[int, ...], int]  #: of the projection's result, the features last; and where their axis is
+    shape: tuple[tuple[int, ...], int]  #: of what is written, the features last; and where their axis is
     after: LinearMap
     stream: StreamPlaces
 
-    def __call__(self, written: Float[Tensor, "query width"]) -> Float[Tensor, "query width"]:
+    def __call__(self, written: Float[Tensor, "... width"]) -> Float[Tensor, "query width"]:
         shape, axis = self.shape
         device = next((value.device for value in self.after.constants.values()), written.device)
         with torch.no_grad():
-            added = self.after(written.reshape(shape).movedim(-1, axis).to(device))[0]
-        return self.stream.tokens_first(added).to(written)
+            terms = self.after(written.reshape(shape).movedim(-1, axis).to(device))
+        return self.stream.tokens_first(torch.stack(terms).sum(dim=0)).to(written)
 
 
 def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:

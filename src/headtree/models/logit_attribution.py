@@ -66,7 +66,7 @@ def attributions_of(prepared: PreparedInputs, target: int | None, position: int 
     with prepared.view.ready(), progress("attributing", len(prepared.items)) as step:
         stream = StreamPlaces(locate_stream(prepared, chunked=True))
         path_to_logits(prepared, stream)  # refuses a stream that ends elsewhere
-        calls = [_Call.located(call, stream) for call in find_places(prepared).values()]
+        calls = [_Call.located(call, stream) for call in find_places(prepared, mixed=True).values()]
         probe = _Skeleton(prepared, stream, stream.located.trace)
         kept = stream.kept | probe.linear.kept | Kept(results=_positions(stream.located.graph, probe.logits))
         for call in calls:
@@ -114,51 +114,67 @@ class _Skeleton:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """An attention call and the term that it adds to the stream."""
+    """An attention call and the terms that it adds to the stream."""
 
     places: CallPlaces
-    term: Operand
+    terms: tuple[Operand, ...]
 
     @classmethod
     def located(cls, places: CallPlaces, stream: StreamPlaces) -> _Call:
-        term = stream.attention_term(places)
-        if term is None:
+        terms = stream.attention_terms(places)
+        if not terms:
             raise InvalidValueError(
                 f"what {places.site.name} adds to the residual stream is unknown, so logits are no sum over its "
                 "heads; describe the module that attends with register_attention"
             )
-        call = cls(places, operand(term))
-        if not call.linear(stream.located.graph).reaches[0]:
+        call = cls(places, tuple(map(operand, terms)))
+        if not all(call.linear(stream.located.graph).reaches):
             raise InvalidValueError(
                 f"what {places.site.name} adds to the residual stream is not linear in the outputs of its heads, "
                 "so logits are no sum over them; use attention_relevance instead"
             )
         return call
 
-    def start(self, graph: Graph) -> Ref:
-        """What heads hand over: the input of the output projection, or attention times values without one."""
-        places = self.places
-        return Ref(node_at(graph, places.site.mix).index) if places.output is None else places.output.ref(graph)
-
     def linear(self, graph: Graph) -> LinearMap:
-        """From what heads hand over to what is added to the stream."""
-        return LinearMap(graph, self.start(graph), [self.term.ref(graph)])
+        """From what heads hand over, the input of their output projection or else their product, to the stream."""
+        places = self.places
+        start = Ref(node_at(graph, places.site.mix).index) if places.output is None else places.output.ref(graph)
+        return LinearMap(graph, start, self.added(graph))
+
+    def added(self, graph: Graph) -> list[Ref]:
+        """What is added to the stream."""
+        return [term.ref(graph) for term in self.terms]
+
+    def by_values(self, graph: Graph) -> list[LinearMap]:
+        """One such map for every product with values, where heads share what enters the output projection."""
+        several = self.places.site.several
+        if several is None:
+            return [self.linear(graph)]
+        starts = [Ref(node_at(graph, path.product).index) for path in several.paths]
+        return [LinearMap(graph, start, self.added(graph)) for start in starts]
 
     def kept(self, graph: Graph) -> Kept:
         """What a trace must keep, given the graph of the probe."""
-        return self.places.kept | self.linear(graph).kept
+        kept = self.places.kept | self.linear(graph).kept
+        for linear in self.by_values(graph):
+            kept |= linear.kept
+        return kept
 
-    def contributions(self, graph: Graph, slope: Tensor) -> tuple[Float[Tensor, " head"], float]:
-        """What each head contributes, and the biases, from the slope of a logit by what is added to the stream."""
-        linear = self.linear(graph)
-        with torch.enable_grad():
-            x = graph.value(self.start(graph)).detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(linear(x)[0], x, slope)
-        bias = float((linear(torch.zeros_like(x.detach()), affine=True)[0] * slope).double().sum())
-        return self._by_head(gradient, x.detach()), bias
+    def contributions(self, graph: Graph, slopes: Sequence[Tensor]) -> tuple[Float[Tensor, " head"], float]:
+        """What each head contributes, and the biases, from the slopes of a logit by what is added to the stream."""
+        whole = self.linear(graph)
+        none = torch.zeros_like(graph.value(whole.start))
+        bias = sum(float((x * s).double().sum()) for x, s in zip(whole(none, affine=True), slopes, strict=True))
+        by_head = torch.zeros(self.places.site.n_heads, dtype=torch.float64, device=none.device)
+        for linear in self.by_values(graph):
+            with torch.enable_grad():
+                x = graph.value(linear.start).detach().requires_grad_()
+                (gradient,) = torch.autograd.grad(linear(x), x, slopes)
+            by_head += self._by_head(gradient * x.detach())
+        return by_head, bias
 
-    def _by_head(self, gradient: Tensor, x: Tensor) -> Float[Tensor, " head"]:
-        product = (gradient * x).double()
+    def _by_head(self, product: Tensor) -> Float[Tensor, " head"]:
+        product = product.double()
         projection = self.places.site.projection
         if self.places.output is None or projection is None:
             return product.reshape(self.places.site.n_heads, -1).sum(dim=1)
@@ -192,7 +208,9 @@ class _Numbers:
 
     def attribution(self, prepared: PreparedInputs, calls: Sequence[_Call]) -> LogitAttribution:
         """All contributions, checked to add up."""
-        by_call = [call.contributions(self.graph, self.slopes[call.term.ref(self.graph)]) for call in calls]
+        by_call = [
+            call.contributions(self.graph, [self.slopes[ref] for ref in call.added(self.graph)]) for call in calls
+        ]
         heads = torch.cat([of_heads for of_heads, _ in by_call]).cpu().numpy()
         bias = self.constant + sum(bias for _, bias in by_call)
         terms = {role: layers for role, layers in self.skeleton.terms.items() if role != "attention"}

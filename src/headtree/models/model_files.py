@@ -33,6 +33,9 @@ _REMEDIES = {
     "the model's arguments as inputs=…",
 }
 
+#: What names of files have in them.
+_FILES = {"tokenizer": ("token", "vocab", "merges", ".model", ".spm"), "processor": ("processor",)}
+
 _T = TypeVar("_T")
 
 
@@ -221,9 +224,13 @@ class ModelFiles:
             remedy = (
                 f"check that the GGUF file is whole, or pass {what}=… in Python" if options else _REMEDIES[what]
             )
-            raise InvalidValueError(
-                f"{self.name!r} has no usable {what} ({_first_line(error)}); {remedy}"
-            ) from error
+            found = f"usable {what} ({_first_line(error)})" if options or self._has_files_of(what) else what
+            raise InvalidValueError(f"{self.name!r} has no {found}; {remedy}") from error
+
+    def _has_files_of(self, what: str) -> bool:
+        """Whether a model's folder has files from which a companion could be loaded; any other origin may."""
+        folder = Path(self._origin)
+        return not folder.is_dir() or any(part in path.name for path in folder.iterdir() for part in _FILES[what])
 
     def _companion_by_name(self, what: str, kind: Any) -> Any:
         """Load from the folder or hub id that a loaded module remembers, which may be gone or unreachable."""

@@ -23,7 +23,7 @@ from headtree.tensor.attention_tensor import AttentionTensor
 def warm() -> None:
     """Make small runs in both precisions, with and without missing entries."""
     rng = np.random.default_rng(0)
-    n_tokens = 12
+    n_tokens = 20  # more than a kernel sums at a time
     causal = np.triu(np.ones((n_tokens, n_tokens), bool), 1)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # organizing noise raises many warnings

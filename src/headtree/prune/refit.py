@@ -66,7 +66,7 @@ def _directly_added(prepared: PreparedInputs) -> set[int]:
         i
         for i, place in places.items()
         if not prepared.plan.sites[i].is_cross
-        and stream.attention_term(place) is not None
+        and stream.attention_terms(place)
         and stream.after_projection(place) is None
     }
 

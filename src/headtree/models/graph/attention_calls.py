@@ -26,6 +26,7 @@ class TracedSite:
     value: Ref  #: (head, token, feature)
     module: str  #: path of the innermost module that ran the softmax
     is_content: bool = True  #: whether scores and values depend on the input, or either on weights alone
+    adds_scores: bool = False  #: whether scores are the sum of several products of activations
     again: tuple[int, ...] = ()  #: products of equal probs with other values: of differential attention, of LiLT
 
     @property
@@ -34,27 +35,23 @@ class TracedSite:
         return (self.mix, *self.again)
 
 
-def find_sites(graph: Graph, *, learned_queries: bool = False) -> list[TracedSite]:
-    """All attention calls, in call order; on request also those whose queries or keys are weights of the model.
+class Search:
+    """Looks for the products around a softmax.
 
     Between the product of queries and keys and the softmax, scores may be scaled, shifted, masked and capped.
     Between the softmax and the product with the values, probs may be masked, scaled and reshaped. Neither path
     passes through another product.
     """
-    search = Search(graph)
-    found = (search.around(node, learned_queries=learned_queries) for node in search.softmaxes)
-    return [site for site in found if site is not None]
-
-
-class Search:
-    """Looks for the products around a softmax."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.users = graph, graph.users()
         self.softmaxes = [node for node in graph.nodes if node.op in SOFTMAX]
 
     def around(self, node: Node, *, learned_queries: bool) -> TracedSite | None:
-        """The attention call of a softmax of activations; None if it is no such softmax."""
+        """The attention call of a softmax of activations; None if it is no such softmax.
+
+        With `learned_queries`, queries or keys may be weights of the model.
+        """
         if not node.is_activation:
             return None
         scores = self._nearest(node, self._inputs, _multiplies_activations)
@@ -84,7 +81,8 @@ class Search:
         if not self.graph.depends(probs, node.index):
             return None  # values @ probs: no known model does that
         module = node.position.module if node.position is not None else ""
-        return TracedSite(node.index, mix.index, query, key, value, module, is_content)
+        adds_scores = sum(_multiplies_activations(self.graph, self.graph.nodes[index]) for index in scores) > 1
+        return TracedSite(node.index, mix.index, query, key, value, module, is_content, adds_scores)
 
     def _inputs(self, index: int) -> list[int]:
         return [ref.node for ref in self.graph.nodes[index].inputs]
@@ -187,8 +185,13 @@ def traced_calls(trace: Trace, plan: AttentionPlan, model: str) -> TracedCalls:
     found |= _described(trace, plan.sites)
     described = [site.name for site in plan.sites if site.seen_by == "described"]
     taken = {site.softmax for site in found.values()}
+    again = {mix for site in found.values() for mix in site.again}
     around = (search.around(node, learned_queries=False) for node in search.softmaxes if node.index not in taken)
-    others = [site for site in around if site is not None and not _is_inside(site.module, described)]
+    others = [
+        site
+        for site in around
+        if site is not None and site.mix not in again and not _is_inside(site.module, described)
+    ]
     return TracedCalls(model, plan.sites, found, others)
 
 

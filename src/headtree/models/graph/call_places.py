@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from headtree.models.graph.attention_calls import TracedCalls, TracedSite, traced_calls
 from headtree.models.graph.chunked_heads import find_chunked_heads, unknown_values
-from headtree.models.graph.forward_graph import PRODUCTS, Graph, Kept, Node, Position, Ref, Trace, aten, trace
+from headtree.models.graph.forward_graph import PRODUCTS, Graph, Kept, Node, Ref, Trace, aten, trace
 from headtree.models.graph.operands import HeadFeatures, Operand, node_at
 from headtree.models.graph.output_sites import OutputSite
 from headtree.models.graph.projections import entering_projection
 from headtree.models.graph.residual_stream import same_numbers
+from headtree.models.graph.several_values import SeveralValues
 from headtree.models.inputs import ModelInput
 from headtree.models.watching.collect import PreparedInputs
 
@@ -35,8 +36,8 @@ class CallPlaces:
     site: OutputSite
     query: Operand | HeadFeatures | None  #: (head, token, feature); None if the scores are no product with keys
     key: Operand | HeadFeatures | None  #: (head, feature, token)
-    value: Operand | HeadFeatures  #: (head, token, feature)
-    output: Operand | None  #: what enters the output projection; None without a projection
+    value: Operand | HeadFeatures | SeveralValues  #: (head, token, feature)
+    output: Operand | None  #: what enters the output projection; None without one that is common to all heads
     output_axis: int  #: the axis of its features
     scale: float  #: a constant that multiplies both queries and keys before their product
 
@@ -82,6 +83,8 @@ class CallPlaces:
 
     def outputs(self, graph: Graph) -> Float[Tensor, "head query feature"]:
         """What the heads hand to the output projection on the input of a graph."""
+        if isinstance(self.value, SeveralValues):
+            return self.value.output(graph)
         projection = self.site.projection
         if self.output is None or projection is None:
             return _by_head(graph.value(Ref(node_at(graph, self.site.mix).index)))
@@ -89,10 +92,16 @@ class CallPlaces:
         rows = entering.reshape(-1, entering.shape[-1])
         return rows[:, projection.rows.to(rows.device)].movedim(0, 1)
 
+    def written(self, graph: Graph) -> Ref | None:
+        """The result of the output projection; without rows of a head's own what enters it; None without any."""
+        if self.site.mixed:
+            return Ref(node_at(graph, self.site.mix).index)
+        return None if self.output is None else Ref(node_at(graph, self.output.position).index)
+
     def written_shape(self, graph: Graph) -> tuple[tuple[int, ...], int]:
-        """Shape of the projection's result with the features last, and the axis where it has them."""
+        """Shape of what `written` finds with the features last, and the axis where it has them."""
         if self.output is None:
-            raise RuntimeError("a call without an output projection")
+            return tuple(graph.value(Ref(node_at(graph, self.site.mix).index)).shape), -1
         entering = self.output.value(graph).movedim(self.output_axis, -1)
         return (*entering.shape[:-1], self.matrix.shape[-1]), self.output_axis
 
@@ -109,10 +118,13 @@ def _by_head(value: Tensor) -> Float[Tensor, "head row column"]:
     return value if value.ndim == 3 else value[None]  # a product without a head axis
 
 
-def find_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
-    """The places of every selected attention call, by the number of its site; the view must be ready."""
+def find_places(prepared: PreparedInputs, *, mixed: bool = False) -> dict[int, CallPlaces]:
+    """The places of every selected attention call, by the number of its site; the view must be ready.
+
+    Only with `mixed` may heads have no rows of an output projection to themselves.
+    """
     outputs = prepared.view.output_sites(prepared.plan, prepared.selection.sites)
-    for i in prepared.selection.sites:
+    for i in () if mixed else prepared.selection.sites:
         outputs[i].check_rows()
     traced = prepared.view.traced(prepared.plan)
     calls = traced_calls(traced, prepared.plan, type(prepared.model).__name__)
@@ -122,7 +134,7 @@ def find_places(prepared: PreparedInputs) -> dict[int, CallPlaces]:
         found[i] = (
             _chunked_places(traced.graph, outputs[i], calls, prepared.plan.returned[i])
             if is_chunked
-            else _places(traced.graph, calls[i], outputs[i])
+            else _places(traced.graph, calls, i, outputs[i])
         )
     return found
 
@@ -134,7 +146,7 @@ def _chunked_places(
     if heads is None or output.projection is None:
         raise unknown_values(calls.model, output.name)
     query, key = (None if each is None else each.place for each in (heads.query, heads.key))
-    node = node_at(graph, _position(output.projection.node))
+    node = node_at(graph, output.projection.node.place)
     entering, axis = _entering(graph, node)
     return CallPlaces(output, query, key, heads.value.place, entering, axis, scale=1.0)
 
@@ -142,31 +154,29 @@ def _chunked_places(
 def _entering(graph: Graph, projection: Node) -> tuple[Operand, int]:
     """What enters an output projection, and the axis of its features."""
     ref, axis = entering_projection(graph, projection)
-    return Operand(_position(projection), projection.args.index(ref)), axis
+    return Operand(projection.place, projection.args.index(ref)), axis
 
 
-def _places(graph: Graph, site: TracedSite, output: OutputSite) -> CallPlaces:
+def _places(graph: Graph, calls: TracedCalls, i: int, output: OutputSite) -> CallPlaces:
+    several = output.several
+    site = calls[i] if several is None else calls.product(i)
     product = _product(graph, site)
     left, right = PRODUCTS[product.op]
     mix = graph.nodes[site.mix]
+    projections = [] if output.projection is None or output.mixed else [output.projection.node.place]
+    projections = projections if several is None else several.projections
     entering, axis = None, -1
-    if output.projection is not None:
-        entering, axis = _entering(graph, output.projection.node)
+    if len(projections) == 1:
+        entering, axis = _entering(graph, node_at(graph, projections[0]))
     return CallPlaces(
         site=output,
-        query=Operand(_position(product), left),
-        key=Operand(_position(product), right),
-        value=Operand(_position(mix), PRODUCTS[mix.op][1]),
+        query=None if site.adds_scores else Operand(product.place, left),
+        key=None if site.adds_scores else Operand(product.place, right),
+        value=several or Operand(mix.place, PRODUCTS[mix.op][1]),
         output=entering,
         output_axis=axis,
         scale=_common_scale(graph, site),
     )
-
-
-def _position(node: Node) -> Position:
-    if node.position is None:
-        raise RuntimeError("an operation has a position")
-    return node.position
 
 
 def _product(graph: Graph, site: TracedSite) -> Node:

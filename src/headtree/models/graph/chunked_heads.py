@@ -52,9 +52,7 @@ def find_chunked_heads(
     graph: Graph, projection: OutputProjection, attention: Float[Tensor, "head query key"]
 ) -> ChunkedHeads | None:
     """What heads with some attention on the probe read; None if no projection makes their values."""
-    if projection.node.position is None:
-        return None
-    node = node_at(graph, projection.node.position)
+    node = node_at(graph, projection.node.place)
     made = _made_before(graph, node, projection.rows)
     values = [each for each in made if _mixes(graph, node, each, attention)]
     if len(values) != 1:
@@ -138,16 +136,14 @@ def _close(ours: Tensor, theirs: Tensor) -> bool:
 
 def _projected(graph: Graph, node: Node, matrix: Float[Tensor, "width row"], rows: Tensor) -> Projected:
     """The result of a projection with its bias, and the constants that multiply it before it is used."""
-    users, position, scale = graph.users(), node.position, 1.0
+    users, place, scale = graph.users(), node.place, 1.0
     while (following := _following(graph, node, users)) is not None:
         node = following
         if graph.value(Ref(node.index)).shape[-1] == matrix.shape[1]:
-            position, scale = node.position, 1.0
+            place, scale = node.place, 1.0
         else:
             scale *= _factor(graph, node) or 1.0
-    if position is None:
-        raise RuntimeError("an operation has a position")
-    return Projected(HeadFeatures(position, rows, scale), matrix[:, rows.to(matrix.device)].movedim(1, 0))
+    return Projected(HeadFeatures(place, rows, scale), matrix[:, rows.to(matrix.device)].movedim(1, 0))
 
 
 def _following(graph: Graph, node: Node, users: list[list[int]]) -> Node | None:

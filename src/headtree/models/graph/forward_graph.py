@@ -87,6 +87,13 @@ class Node:
     position: Position | None
     values: tuple[Any, ...] = ()  #: its tensors; None for those that were not kept
 
+    @property
+    def place(self) -> Position:
+        """The position of an operation, which a value from outside does not have."""
+        if self.position is None:
+            raise RuntimeError("a value from outside the forward pass has no position")
+        return self.position
+
 
 @dataclass(eq=False)
 class Graph:

@@ -23,6 +23,7 @@ from headtree.models.graph.chunked_heads import projection_after_chunks
 from headtree.models.graph.forward_graph import SOFTMAX, Kept, Position, Ref, Trace, trace
 from headtree.models.graph.projections import OutputProjection, ProjectionFinder, entering_projection
 from headtree.models.graph.residual_stream import same_numbers
+from headtree.models.graph.several_values import SeveralValues, find_several_values
 from headtree.models.graph.zeroed_heads import pieces_of_attention, projection_without, reported_probs
 from headtree.models.inputs import ModelInput, join
 from headtree.models.watching.probe import AttentionPlan
@@ -45,6 +46,7 @@ class OutputSite:
     n_queries: int  #: in the trace
     hooks: tuple[HookPoint, ...]  #: none: only the products themselves can be intercepted
     projection: OutputProjection | None  #: None: heads write side by side, without a projection
+    several: SeveralValues | None = None  #: if heads have several values, by which projections they write them
     mixed: str = ""  #: why no rows of a projection belong to single heads, if so
     n_padding: int = 0  #: tokens that the model itself appended to those of the trace
 
@@ -79,6 +81,8 @@ class OutputSite:
     def matrix(self) -> Float[Tensor, "head feature width"] | None:
         """W_O of every head; None without a projection."""
         self.check_rows()
+        if self.several is not None:
+            return self.several.matrix
         return None if self.projection is None else self.projection.matrix[self.projection.rows]
 
 
@@ -181,8 +185,15 @@ def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i:
     graph, known, site = traced.graph, calls.known[i], calls.product(i)
     n_windows, n_heads, n_queries, _ = known.shape
     projection, mixed = None, ""
+    several = find_several_values(graph, finder, site) if site.again else None
     try:
-        projection = finder.output_projection(calls[i], n_windows)
+        projection = None if several is not None else finder.output_projection(calls[i], n_windows)
+        n_projections = len(finder.projections_after(site.mix))
+        if projection is not None and n_projections > 1:
+            mixed = (
+                f"the heads of {known.name} write by {n_projections} projections, as with an adapter, so they have "
+                "no single W_O; merge adapters into the weights first"
+            )
     except InvalidValueError as error:
         mixed = str(error)
     hooks = () if projection is None else _hooks_of(traced, finder, calls, i, projection)
@@ -197,7 +208,9 @@ def _output_site(traced: Trace, finder: ProjectionFinder, calls: TracedCalls, i:
         ProductPoint(mix.position, n_windows, n_heads, None) for mix in mixes if mix.position is not None
     )
     n_features = graph.value(Ref(site.mix)).shape[-1]
-    return OutputSite(known.name, points, n_windows, n_heads, n_features, n_queries, hooks, projection, mixed)
+    return OutputSite(
+        known.name, points, n_windows, n_heads, n_features, n_queries, hooks, projection, several, mixed
+    )
 
 
 def _hooks_of(

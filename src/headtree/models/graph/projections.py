@@ -98,7 +98,8 @@ class ProjectionFinder:
         if projection is None:
             return None
         node, matrix = projection
-        by_window = _rows(self.graph, Ref(site.mix), node).unflatten(0, (n_windows, -1))
+        found, factors = rows_and_factors(self.graph, Ref(site.mix), node)
+        by_window = found.unflatten(0, (n_windows, -1))
         rows = by_window[0]
         if (
             not bool((by_window == rows).all())
@@ -106,9 +107,14 @@ class ProjectionFinder:
             or rows.min() < 0
             or rows.max() >= len(matrix)
         ):
+            tokens_choose = bool(((factors == 0).any(dim=1) & (factors != 0).any(dim=1)).any())
+            name = site.module or "the model"
             raise InvalidValueError(
-                f"the heads of {site.module or 'the model'} are mixed before the output projection, so none of its "
-                "rows belong to a single head; weights per head are not defined for this model"
+                f"in {name} tokens choose by which output projection their heads write, as among experts, so heads "
+                "have no W_O of their own; what they write is in view.cache"
+                if tokens_choose
+                else f"the heads of {name} are mixed before the output projection, so none of its rows belong to a "
+                "single head; weights per head are not defined for this model"
             )
         return OutputProjection(node, matrix, rows)
 
@@ -139,6 +145,10 @@ class ProjectionFinder:
 
     def projection_after(self, mix: int) -> tuple[Node, Tensor] | None:
         """The first projection after a node such as probs @ values; None if it makes queries, keys or values."""
+        return next(iter(self.projections_after(mix)), None)
+
+    def projections_after(self, mix: int) -> list[tuple[Node, Tensor]]:
+        """The nearest projections after a node, in order; none if the first makes queries, keys or values."""
         seen, queue = {mix}, [mix]
         found = {}
         while queue:
@@ -150,8 +160,9 @@ class ProjectionFinder:
             fresh = [user for user in self.users[index] if user not in seen]
             seen.update(fresh)
             queue += fresh
-        first = min(found, default=None)
-        return None if first is None or first in self.input_projections else (self.graph.nodes[first], found[first])
+        if not found or min(found) in self.input_projections:
+            return []
+        return [(self.graph.nodes[index], found[index]) for index in sorted(found)]
 
 
 def projection_matrix(graph: Graph, node: Node) -> tuple[Float[Tensor, "width feature"], int] | None:
@@ -189,25 +200,28 @@ def _are_codes(graph: Graph, weight: Ref) -> bool:
     return not graph.value(Ref(node.index)).is_floating_point()
 
 
-def _rows(graph: Graph, mix: Ref, projection: Node) -> Int[Tensor, "head feature"]:
-    """The row of the output projection that each feature multiplies; -1 if it reaches no row, or several.
+def rows_and_factors(
+    graph: Graph, mix: Ref, projection: Node
+) -> tuple[Int[Tensor, "head feature"], Float[Tensor, "head query feature"]]:
+    """The row of the output projection that each feature multiplies, and the factor by which it comes there.
 
     Norms and gates between the two are frozen, so the gradient of Σ_j j·entering[j] over that of Σ_j entering[j] is
-    the number of the row.
+    the number of the row, and the latter gradient is the factor. The row is -1 if there is none, or several.
     """
     entering_ref, axis = entering_projection(graph, projection)
     linear = LinearMap(graph, mix, [entering_ref])
+    mixed = graph.value(mix).detach().double()
     if not linear.reaches[0]:
-        return torch.full(graph.value(mix).shape[::2], -1)
+        return torch.full(mixed.shape[::2], -1), torch.zeros_like(mixed)
     with torch.enable_grad():
-        mixed = graph.value(mix).detach().double().requires_grad_()
+        mixed.requires_grad_()
         entering = linear(mixed)[0].movedim(axis, -1)
         numbers = torch.arange(1, entering.shape[-1] + 1).to(entering)
         (coded,) = torch.autograd.grad((entering * numbers).sum(), mixed, retain_graph=True)
-        (scale,) = torch.autograd.grad(entering.sum(), mixed)
-    found = (coded / scale)[:, 0].nan_to_num(0.0)
+        (factors,) = torch.autograd.grad(entering.sum(), mixed)
+    found = (coded / factors)[:, 0].nan_to_num(0.0)
     rows = found.round().long() - 1
-    return rows.where((found - found.round()).abs() < 1e-3, torch.full_like(rows, -1)).cpu()
+    return rows.where((found - found.round()).abs() < 1e-3, torch.full_like(rows, -1)).cpu(), factors
 
 
 def entering_projection(graph: Graph, projection: Node) -> tuple[Ref, int]:

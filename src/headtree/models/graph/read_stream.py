@@ -79,11 +79,20 @@ def locate_stream(prepared: PreparedInputs, *, chunked: bool = False) -> Located
     calls = traced_calls(traced, plan, type(prepared.model).__name__)
     if chunked and plan.from_outputs:
         calls.sites |= _chunked_sites(prepared, traced.graph, calls)
-    of_part = tuple(calls[i] for i in prepared.selection.layers)
+    of_part = tuple(_of_one_stream(prepared, calls, i) for i in prepared.selection.layers)
     stream = find_stream(traced, of_part, calls.all())
     if chunked and plan.from_outputs:
         _check_one_stream(traced.graph, stream)
     return LocatedStream(prepared, traced, stream, of_part)
+
+
+def _of_one_stream(prepared: PreparedInputs, calls: TracedCalls, i: int) -> TracedSite:
+    """A call, if all that its heads write goes into one stream."""
+    if calls.product(i).again:
+        several = prepared.view.output_sites(prepared.plan, [i])[i].several
+        if several is not None and len(several.projections) == 1:
+            return calls.product(i)
+    return calls[i]
 
 
 def _chunked_sites(prepared: PreparedInputs, graph: Graph, calls: TracedCalls) -> dict[int, TracedSite]:
@@ -92,8 +101,8 @@ def _chunked_sites(prepared: PreparedInputs, graph: Graph, calls: TracedCalls) -
     for i in prepared.selection.layers:
         if i not in calls.sites:
             site = prepared.view.output_sites(prepared.plan, [i])[i]
-            if site.projection is not None and site.projection.node.position is not None:
-                entering, _ = entering_projection(graph, node_at(graph, site.projection.node.position))
+            if site.projection is not None:
+                entering, _ = entering_projection(graph, node_at(graph, site.projection.node.place))
                 found[i] = TracedSite(None, entering.node, entering, entering, entering, site.name)
     return found
 
@@ -194,9 +203,7 @@ def _looks(located: LocatedStream) -> dict[Position, list[_Look]]:
     for layer, sums in enumerate(stream.layers):
         skip = sums[0].skip
         looks.setdefault(skip.position, []).append(_Look(layer, skip.operand))
-    end = located.graph.node(stream.end).position
-    if end is None:
-        raise RuntimeError("the stream ends where it begins")
+    end = located.graph.node(stream.end).place
     looks.setdefault(end, []).append(_Look(len(stream.layers), None, stream.end.output))
     return looks
 

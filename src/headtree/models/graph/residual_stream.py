@@ -177,23 +177,17 @@ def _flatten(
     terms: list[Term] = []
     additions: list[Position] = []
     sides: dict[Position, tuple[Position, int]] = {}
-    position = _position(node)
+    position = node.place
     for operand, side in enumerate(node.args[:2]):
         inner = graph.node(side)
         if _is_addition(graph, inner) and _continues(graph, inner, users):
             inner_terms, inner_additions, inner_sides = _flatten(graph, inner, users)
             terms += inner_terms
             additions += inner_additions
-            sides |= {**inner_sides, _position(inner): (position, operand)}
+            sides |= {**inner_sides, inner.place: (position, operand)}
         else:
             terms.append(Term(side, position, operand, "mlp"))
     return terms, [*additions, position], sides
-
-
-def _position(node: Node) -> Position:
-    if node.position is None:
-        raise RuntimeError("a value from outside has no position")
-    return node.position
 
 
 def _is_skip(graph: Graph, term: Term, terms: list[Term]) -> bool:

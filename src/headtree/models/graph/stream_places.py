@@ -36,10 +36,7 @@ class StreamPlaces:
     @cached_property
     def end(self) -> tuple[Position, int]:
         """The operation whose result is the stream after the last layer, and which of its results."""
-        position = self.located.graph.node(self.stream.end).position
-        if position is None:
-            raise RuntimeError("the stream ends where it begins")
-        return position, self.stream.end.output
+        return self.located.graph.node(self.stream.end).place, self.stream.end.output
 
     def terms(self, role: str) -> tuple[tuple[Term, ...], ...]:
         """The terms of a role in each layer."""
@@ -81,19 +78,24 @@ class StreamPlaces:
         """A value of the stream of one input as (token, width)."""
         return batch_first(value, self.stream, 1)[0]
 
-    def attention_term(self, call: CallPlaces) -> Term | None:
-        """The term that an attention call adds to the stream; None if the call belongs to another stream."""
-        for role in ("attention", "cross"):
-            for terms in self.terms(role):
-                for term in terms:
-                    if term.site is not None and call.is_of(term.site, self.located.graph):
-                        return term
-        return None
+    def attention_terms(self, call: CallPlaces) -> list[Term]:
+        """The terms that an attention call adds to the stream; none if the call belongs to another stream.
+
+        There are several only if heads write by several projections.
+        """
+        found = [
+            term
+            for role in ("attention", "cross")
+            for terms in self.terms(role)
+            for term in terms
+            if term.site is not None and call.is_of(term.site, self.located.graph)
+        ]
+        return found if call.site.mixed else found[:1]
 
     def after_projection(self, call: CallPlaces, graph: Graph | None = None) -> LinearMap | None:
-        """The map from the output projection of a call to what is added to the stream, with norms frozen.
+        """The map from what `CallPlaces.written` finds to what is added to the stream, with norms frozen.
 
-        None if that is the same up to biases, or if it is not linear.
+        Its results are terms of a sum. None if that is the same up to biases, or if it is not linear.
 
         Parameters
         ----------
@@ -105,7 +107,7 @@ class StreamPlaces:
         if graph is not None and self.after_projection(call) is None:
             return None
         found = self._to_stream(call, self.located.graph if graph is None else graph)
-        return None if found is None or found.only_adds or not found.reaches[0] else found
+        return None if found is None or found.only_adds or not all(found.reaches) else found
 
     def is_changed_by_mlps(self, call: CallPlaces) -> bool:
         """Whether what an attention call adds to the stream goes through activation functions after W_O."""
@@ -113,12 +115,12 @@ class StreamPlaces:
         return found is not None and found.adds_nonlinear
 
     def _to_stream(self, call: CallPlaces, graph: Graph) -> LinearMap | None:
-        """The map from the output projection of a call to its term; None if the call adds nothing to the stream."""
-        term = self.attention_term(call)
-        if term is None or call.site.projection is None or call.site.projection.node.position is None:
+        """The map from what the heads of a call write to its terms; None if the call adds nothing to the stream."""
+        terms = self.attention_terms(call)
+        start = call.written(graph)
+        if not terms or start is None:
             return None
-        start = Ref(node_at(graph, call.site.projection.node.position).index)
-        return LinearMap(graph, start, [operand(term).ref(graph)])
+        return LinearMap(graph, start, [operand(term).ref(graph) for term in terms])
 
 
 def operand(term: Term) -> Operand:
