@@ -94,7 +94,6 @@ def test_hostile_text_is_text(page, path):
 
 
 def test_the_answers_come_first_and_select_what_they_speak_of(page, run):
-    lines = page.tab.locator("#answers li")
     told = [answer.text for answer in answers(run)]
     shown = [re.sub(r"What they are.*", "", text, flags=re.DOTALL).strip() for text in page.texts("#answers li")]
     assert sorted(shown) == sorted(told)

@@ -24,10 +24,7 @@ from headtree.tensor.hidden_mask import check_future_keys
 from headtree.tensor.slice_names import counted_slices, slices_of
 from headtree.tensor.stored_array import StoredArray
 
-#: What can be captured of attention.
-CapturedKind = Literal["scores", "probs", "weighted"]
-
-#: What a tensor can hold; numbers of both signs that no softmax is taken of come from token tensors.
+CapturedKind = Literal["scores", "probs", "weighted"]  #: of attention
 Kind = Literal["scores", "probs", "weighted", "signed"]
 
 #: Rows and columns of a head that a notebook shows.
@@ -65,8 +62,8 @@ class AttentionTensor:
         Token strings or patch positions.
     kind : {"scores", "probs", "weighted", "signed"}
         Everything finite that enters softmax, what leaves it, or what leaves it times the norm of what each key
-        contributes; see `headtree.capture`. Signed numbers have nothing to do with softmax: see
-        `TokenTensor.reduce`. Where shares of keys are needed, they are those of the absolute values.
+        contributes; see `headtree.capture`. Signed numbers, such as those of `TokenTensor.reduce`, have nothing to
+        do with softmax; shares of keys are those of absolute values.
     mask : array of bool, optional
         True where an entry is missing because the model forbids it; broadcast to the shape of `values`.
     provenance : mapping
@@ -235,8 +232,7 @@ class AttentionTensor:
         They equal the scores that entered softmax up to a constant per row, which softmax ignores. A probability of
         exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one, so a matrix
         whose smallest probabilities are tiny hardly changes. Missing entries take the mean of their row, as missing
-        scores do. Of value-weighted attention these are the logarithms too, of signed numbers those of the absolute
-        values; their softmax is the weights with rows that sum to one.
+        scores do. Weights, and absolute values of signed numbers, are treated alike: softmax scales their rows.
 
         Examples
         --------
@@ -247,8 +243,7 @@ class AttentionTensor:
         """
         if self.kind == "scores":
             raise InvalidValueError(
-                "log_probs needs kind='probs', 'weighted' or 'signed', got kind='scores'; scores already are what "
-                "enters softmax: use filled()"
+                "log_probs needs another kind than 'scores', which already are what enters softmax; use filled()"
             )
         att = self.load()
         return finite_logarithms(_checks.real_tensor(att.values, "att.values").double().abs(), att.mask)
