@@ -142,11 +142,16 @@ def square(x):
     return torch.relu(x) ** 2
 
 
+def product(x):
+    y = torch.relu(x)
+    return y * y
+
+
 def slow_gelu(x):
     return 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3)))
 
 
-@pytest.mark.parametrize("act", [torch.nn.functional.silu, torch.sigmoid, slow_gelu, square])
+@pytest.mark.parametrize("act", [torch.nn.functional.silu, torch.sigmoid, slow_gelu, square, product])
 def test_of_a_gated_mlp_the_gate_is_frozen(act):
     torch.manual_seed(0)
     net = nn.Sequential(Gated(act), Gated(act)).eval()
@@ -167,7 +172,7 @@ def test_of_a_gated_mlp_the_gate_is_frozen(act):
                 torch.testing.assert_close(parts[token, depth + 1], part[0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("act", [torch.relu, square, slow_gelu, torch.tanh, nn.functional.mish])
+@pytest.mark.parametrize("act", [torch.relu, square, product, slow_gelu, torch.tanh, nn.functional.mish])
 def test_activation_functions_are_ratios(act):
     torch.manual_seed(0)
     net = nn.Sequential(Gated(act, gate=False)).eval()
@@ -220,7 +225,7 @@ def test_reductions_are_those_of_the_parts(causal):
     final = found.residual[-1]
     norms, shares = found.reduce(), found.reduce("projection")
     assert norms.shape == (3, 9, 9)
-    assert (norms.kind, shares.kind) == ("weighted", "scores")
+    assert (norms.kind, shares.kind) == ("weighted", "signed")
     torch.testing.assert_close(norms.values, parts.norm(dim=-1))
     expected = torch.einsum("lqkw,qw->lqk", parts, final) / (final * final).sum(-1)[:, None]
     torch.testing.assert_close(shares.values, expected, atol=1e-6, rtol=1e-4)
@@ -322,6 +327,8 @@ def test_bad_requests(causal):
     view, given = causal
     with pytest.raises(ht.HeadtreeError, match="layers and heads must be left out, since tokens go through all"):
         view.token_tensor(inputs=given, layers=[0])
+    with pytest.raises(ht.HeadtreeError, match="memory_limit must be"):
+        view.token_tensor(inputs=given, memory_limit="3MB")
     (found,) = view.token_tensor(inputs=given)
     with pytest.raises(ht.HeadtreeError, match="by must be one of"):
         found.reduce("size")

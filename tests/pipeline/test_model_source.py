@@ -233,6 +233,7 @@ def test_a_run_of_what_a_model_writes_has_everything(writer, tmp_path):
     first, second = run.attention
     assert first.shape == (12, 6, 12)
     assert second.shape == (12, 6, 13)
+    assert run.record.notes[0].endswith("give --prompt again for each further input")
     assert first.queries == first.keys[6:]
     assert first.provenance["generated"]["prompt"] == "[CLS] w1 w2 w3 w4 [SEP]"
     assert len(first.provenance["generated"]["ids"]) == 6

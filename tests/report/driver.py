@@ -39,6 +39,7 @@ class Driver:
             }""",
             fragment,
         )
+        self.tab.bring_to_front()  # timers of a tab behind others are slow
         self.tab.mouse.move(0, 0)
         self.settled()
 
@@ -182,6 +183,10 @@ class Driver:
         self.js((files(package) / "axe.min.js").read_text(encoding="utf-8") + "; 0")
         found = self.js("() => axe.run(document, {resultTypes: ['violations']})")
         return [f"{v['id']}: {v['help']}: {[n['html'][:120] for n in v['nodes'][:3]]}" for v in found["violations"]]
+
+    def texts(self, selector):
+        """What elements say, with plain spaces where a line must not break."""
+        return [text.replace("\xa0", " ") for text in self.tab.locator(selector).all_text_contents()]
 
     def is_in_view(self, selector):
         """Whether the upper part of an element is within the window."""

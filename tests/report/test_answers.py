@@ -110,6 +110,9 @@ def test_growth_with_inputs_is_said_if_it_was_measured(last, verdict):
     assert "inputs" not in said(run_of(table()))
     none = [{"n_inputs": n, "support": 0.0, "coverage": 0.0} for n in (5, 10)]
     assert said(run_of(table(), {"growth": none}))["inputs"].text == "Nor do 5 of the 10 inputs show one."
+    chance = [{"n_inputs": n, "support": s, "coverage": s} for n, s in ((5, 0.05), (10, 0.001))]
+    told = said(run_of(table(), {"growth": chance}))["inputs"].text
+    assert told.endswith("with all 10 none: what fewer inputs showed was chance.")
 
 
 def test_the_terminal_and_the_data_say_the_same(tmp_path):

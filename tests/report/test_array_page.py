@@ -14,6 +14,7 @@ from headtree.pipeline.make_run import make_array_run
 from headtree.report.page.array_data import array_data
 from headtree.report.words.array_answers import array_answers
 from headtree.report.words.summary import in_words, summarized
+from headtree.runs.containers import attr_tree
 from tests.report.driver import Driver
 
 SIZE = {"width": 1440, "height": 1000}
@@ -76,10 +77,22 @@ def page(opened):
 def test_findings_are_those_of_the_summary_and_noise_has_none(page, runs):
     for name, run in runs.items():
         told = [answer.text for answer in array_answers(run)]
-        assert page(name).tab.locator("#answers li").all_text_contents() == told
+        assert page(name).texts("#answers li") == told
         printed = re.sub(r"\s+", " ", in_words(summarized(run)))
         assert all(text in printed for text in told)
         assert told[0].startswith("Nothing was found" if name == "noise" else "Slices group")
+
+
+def test_groups_and_small_shares_are_said_as_people_do(runs, monkeypatch):
+    run = runs["cube"]
+    monkeypatch.setitem(
+        run.__dict__,
+        "measures",
+        attr_tree({**dict(run.measures), "effort": {"found": 0.004, "noise": 1.0}}, "measure"),
+    )
+    told = [answer.text for answer in array_answers(run)]
+    assert "need less than 1 % of the Haar coefficients" in told[0]
+    assert re.search(r"groups at the coarsest level, of [\d, ]+ and \d+", " ".join(told[1:4]))
 
 
 def test_nothing_is_called_a_head(page):

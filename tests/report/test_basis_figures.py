@@ -20,14 +20,21 @@ def heads(n, per_layer):
     return [divmod(i, per_layer) for i in range(n)]
 
 
-def test_haar_basis_shows_the_functions_in_tree_order(organized):
+def test_haar_basis_shows_what_each_function_compares(organized):
     att, org = organized
     order = org.order("head")
-    figure = fb.haar_basis(org.trees.head, att.heads, order)
-    drawn = np.asarray(figure.axes[1].get_images()[0].get_array())
-    matrix = ht.HaarBasis(org.trees.head).matrix()[order]
-    np.testing.assert_allclose(drawn, matrix / np.abs(matrix).max(axis=0), atol=1e-12)
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), ht.HaarBasis(org.trees.head).support)
+    figure = fb.haar_basis(org.trees.head, att.heads, order, n_functions=5)
+    drawn = np.asarray(figure.axes[0].get_images()[0].get_array())
+    matrix = np.sign(ht.HaarBasis(org.trees.head).matrix()[order]).T
+    sides = np.minimum((matrix > 0).sum(axis=1), (matrix < 0).sum(axis=1))
+    assert len(drawn) == 5
+    assert (drawn[0] == 2).all()
+    for row in drawn[1:]:
+        assert (matrix == row).all(axis=1).any()
+    assert sorted(np.minimum((drawn[1:] > 0).sum(axis=1), (drawn[1:] < 0).sum(axis=1))) == sorted(sides)[-4:]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[1:] == [f"{(row > 0).sum()} vs {(row < 0).sum()}" for row in drawn[1:]]
+    assert f"{len(att.heads) - 5} further functions" in figure.axes[1].get_xlabel()
     assert_readable(figure)
 
 

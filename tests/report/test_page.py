@@ -94,9 +94,8 @@ def test_hostile_text_is_text(page, path):
 
 
 def test_the_answers_come_first_and_select_what_they_speak_of(page, run):
-    lines = page.tab.locator("#answers li")
     told = [answer.text for answer in answers(run)]
-    shown = [re.sub(r"What they are.*", "", text, flags=re.DOTALL).strip() for text in lines.all_text_contents()]
+    shown = [re.sub(r"What they are.*", "", text, flags=re.DOTALL).strip() for text in page.texts("#answers li")]
     assert sorted(shown) == sorted(told)
     page.tab.locator("#answers summary").click()
     line = page.tab.locator("#answers [data-about=family]").first
@@ -525,6 +524,18 @@ def test_a_fragment_that_makes_no_sense_is_ignored(page):
     state = page.js("() => HT.state.get()")
     assert (state["input"], state["x"], state["basis"], state["window"]) == (0, "coordinate_1", "attention", [])
     assert all(0 <= head < 20 for head in state["selected"])
+
+
+def test_in_the_width_of_a_notebook_the_head_is_beside_the_grid(page):
+    size = page.tab.viewport_size
+    page.tab.set_viewport_size({"width": 948, "height": 800})
+    page.js("() => document.getElementById('heads').scrollIntoView()")
+    page.settled()
+    assert page.js("() => document.documentElement.scrollWidth") == 948
+    grid, head = (page.tab.locator(name).bounding_box() for name in ("#grid", "#head"))
+    assert head["x"] >= grid["x"] + grid["width"]
+    assert abs(head["y"] - grid["y"]) < 2
+    page.tab.set_viewport_size(size)
 
 
 def test_a_notebook_shows_the_page_of_the_run_and_its_theme(context, run, path, tmp_path):

@@ -20,7 +20,7 @@ ORDERS = ("organized", "given", "random", "shuffled")
 
 
 def softmax_input(att: AttentionTensor, full: Filled | None = None) -> Float[Tensor, "head query key"]:
-    """What enters softmax, without gaps, in float64: scores, or the logarithms of probabilities or weights.
+    """What enters softmax, without gaps, in float64: scores, or logarithms of the others.
 
     `full` is ``att.filled()``, for callers that have it already.
     """

@@ -39,7 +39,7 @@ class MeasuredInput:
     """
 
     heads: tuple[HeadId, ...]
-    kind: str  #: "scores", "probs" or "weighted"
+    kind: str  #: "scores", "probs", "weighted" or "signed"
     structure: Float[np.ndarray, " head"]  #: l1 norm of the coarsest Haar coefficients of the probabilities
     entropy: Float[np.ndarray, " head"]  #: the same of what was organized: the l1 entropy of [OA]
     entropy_relative: Float[np.ndarray, " head"]  #: over the norm

@@ -16,7 +16,7 @@ from headtree.models.view import ModelView
 from headtree.models.watching.collect import Store
 from headtree.models.watching.query_choice import Queries
 from headtree.models.watching.select import Window
-from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.attention_tensor import AttentionTensor, CapturedKind
 
 
 def capture(
@@ -25,7 +25,7 @@ def capture(
     texts: Sequence[str] | None = None,
     images: Sequence[Any] | None = None,
     inputs: Any = None,
-    kind: Kind = "scores",
+    kind: CapturedKind = "scores",
     part: str | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,

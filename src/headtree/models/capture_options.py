@@ -11,7 +11,7 @@ from torch import nn
 from headtree import _checks
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.watching.probe import AttentionPlan
-from headtree.tensor.attention_tensor import Kind
+from headtree.tensor.attention_tensor import CapturedKind
 
 if TYPE_CHECKING:
     from headtree.models.watching.collect import PreparedInputs
@@ -33,7 +33,7 @@ def check_options(
     kind: str, batch_size: int | None, dtype: str | None, modality: str, tokens: Any, targets: Any
 ) -> None:
     """Raise an error that names an option of a wrong value, or one that does not apply."""
-    _checks.one_of(kind, "kind", Kind)
+    _checks.one_of(kind, "kind", CapturedKind)
     if dtype is not None and not (isinstance(dtype, str) and dtype in _DTYPES):
         raise InvalidValueError(f"dtype must be one of {tuple(_DTYPES)}, got {dtype!r}")
     if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
@@ -43,7 +43,7 @@ def check_options(
             raise InvalidTypeError(f"{name} applies to texts, not to {modality}; leave it out")
 
 
-def check_scores(model: nn.Module, plan: AttentionPlan, kind: Kind) -> None:
+def check_scores(model: nn.Module, plan: AttentionPlan, kind: CapturedKind) -> None:
     """Raise an error if scores are asked for and not available."""
     if plan.from_outputs and kind == "scores":
         raise InvalidValueError(

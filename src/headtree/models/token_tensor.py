@@ -17,7 +17,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from headtree._checks import checked_index
+from headtree import _checks
 from headtree._memory import allowed_memory, format_bytes
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.block_array import BlockArray, lazy
@@ -108,7 +108,7 @@ class TokenTensor:
             The norm of each part; its share of the final residual stream at the query, ``⟨part, x⟩ / ‖x‖²``, where
             shares of all keys and of the bias sum to 1 after the last layer; or what it contributes to a logit if
             norms and activation functions after the last layer are frozen as well. Norms are of the kind
-            "weighted"; the others are signed, of the kind "scores".
+            "weighted"; the others have both signs, of the kind "signed".
         target : int, optional
             Index of the logit; by default the largest logit of each query. In a model with one row of logits,
             queries that it does not read have zeros.
@@ -120,7 +120,7 @@ class TokenTensor:
         >>> (found,) = ht.ModelView(network.model).token_tensor(inputs=network.inputs[0])
         >>> att = found.reduce("projection")
         >>> att
-        AttentionTensor(12 depths × 197 queries × 197 keys, scores)
+        AttentionTensor(12 depths × 197 queries × 197 keys, signed)
         >>> org = ht.organize(att)  # layers, queries and keys in one order
         >>> len(org.trees.head.labels[0])
         12
@@ -132,7 +132,7 @@ class TokenTensor:
         key = (by, target)
         if key not in self._reduced:
             self._compute(by, target)
-        return self._tensor(self._reduced[key][1:], "weighted" if by == "norm" else "scores", by, target)
+        return self._tensor(self._reduced[key][1:], "weighted" if by == "norm" else "signed", by, target)
 
     def _tensor(self, values: Tensor, kind: Kind, by: str, target: int | None) -> AttentionTensor:
         hidden = (self._reduced["norm", None][1:] == 0).all(dim=0)
@@ -179,6 +179,8 @@ class TokenTensor:
 
 def token_tensors(prepared: PreparedInputs, memory_limit: float | None) -> list[TokenTensor]:
     """The token tensor of every prepared input."""
+    if memory_limit is not None:
+        _checks.positive(memory_limit, "memory_limit")
     check_all_heads(prepared, "tokens go through all of them")
     found = []
     with prepared.view.ready(), torch.no_grad(), progress("freezing", len(prepared.items)) as step:
@@ -207,7 +209,7 @@ def _logit_directions(
     path_to_logits(prepared, frozen.places)  # refuses a stream that ends elsewhere
     logits = logits_ref(prepared, frozen.traced)
     if target is not None:
-        checked_index(target, frozen.graph.value(logits).shape[-1], "target", "logits")
+        _checks.checked_index(target, frozen.graph.value(logits).shape[-1], "target", "logits")
     return frozen.directions(logits, target)
 
 

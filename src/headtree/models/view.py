@@ -43,7 +43,7 @@ from headtree.models.watching.probe import AttentionPlan, evaluating, make_plan,
 from headtree.models.watching.query_choice import Queries, check_rows
 from headtree.models.watching.select import Window, parse_window, select
 from headtree.similarity.head_similarity import HeadSimilarity
-from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.attention_tensor import AttentionTensor, CapturedKind
 
 
 class ModelView:
@@ -144,7 +144,7 @@ class ModelView:
         texts: Sequence[str] | None = None,
         images: Sequence[Any] | None = None,
         inputs: Any = None,
-        kind: Kind = "scores",
+        kind: CapturedKind = "scores",
         part: str | None = None,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | Sequence[tuple[int, int]] | None = None,
@@ -379,7 +379,7 @@ class ModelView:
         texts: Any = None,
         images: Any = None,
         inputs: Any = None,
-        kind: Kind = "scores",
+        kind: CapturedKind = "scores",
         part: str | None = None,
         layers: Any = None,
         heads: Any = None,

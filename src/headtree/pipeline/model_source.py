@@ -27,7 +27,7 @@ from headtree.models.model_files import is_gguf
 from headtree.models.view import ModelView
 from headtree.models.watching.collect import PreparedInputs
 from headtree.pipeline.model_capture import ModelCapture
-from headtree.tensor.attention_tensor import HeadId, Kind
+from headtree.tensor.attention_tensor import CapturedKind, HeadId
 
 #: Default number of inputs.
 INPUTS = 20
@@ -83,7 +83,7 @@ class ModelSource:
     generate: int | None = None
     inputs: int = INPUTS
     tokens: int | None = None
-    kind: Kind = "scores"
+    kind: CapturedKind = "scores"
     part: str | None = None
     layers: Sequence[int] | None = None
     heads: Sequence[int] | Sequence[tuple[int, int]] | None = None
@@ -113,8 +113,8 @@ class ModelSource:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValueError(f"{name} must be at least 1, got {value}")
-        if self.kind not in get_args(Kind):
-            raise InvalidValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        if self.kind not in get_args(CapturedKind):
+            raise InvalidValueError(f"kind must be one of {', '.join(get_args(CapturedKind))}, got {self.kind!r}")
         checked_device(self.device)
         checked_model_dtype(self.dtype, "dtype")
 

@@ -92,10 +92,11 @@ def _too_few(ready: Capture) -> tuple[str, ...]:
     n = len(ready.inputs)
     if n >= _ENOUGH_INPUTS or not isinstance(ready, ModelCapture):  # tensors are what they are
         return ()
-    note = (
-        f"{n} input{'s' * (n > 1)}: fewer than {_ENOUGH_INPUTS} are too few for families of heads to replicate; "
-        f"the default of headtree run is --inputs {INPUTS}"
-    )
+    remedy = f"the default of headtree run is --inputs {INPUTS}"
+    if ready.origin is not None and ready.origin.prompts:
+        remedy = "give --prompt again for each further input"
+    few = f"fewer than {_ENOUGH_INPUTS} are too few for families of heads to replicate"
+    note = f"{n} input{'s' * (n > 1)}: {few}; {remedy}"
     warnings.warn(note, HeadtreeWarning, stacklevel=2)
     return (note,)
 

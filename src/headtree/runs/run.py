@@ -28,12 +28,15 @@ from headtree.runs.record import Record, read_record
 from headtree.runs.similarity_store import read_similarities
 from headtree.section import Section, read_section
 from headtree.tensor.attention_tensor import AttentionTensor
-from headtree.tensor.slice_names import DEPTH, HEAD, slices_of
+from headtree.tensor.slice_names import HEAD, reduction_of, slices_of
 from headtree.tensor.store import open_tensor
 from headtree.tensor.stored_array import StoredArray
 from headtree.tensor.zarr_dataset import open_group
 
 ARRAY_FORMAT = "headtree.run.array/2"
+
+#: What was organized and measured in a run, where its kind says it.
+_VALUES = {"probs": "probabilities", "weighted": "value-weighted attention", "signed": "signed values"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,7 +73,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """The kind of the values: "scores", "probs", "weighted", or "array"."""
+        """The kind of the values: "scores", "probs", "weighted", "signed", or "array"."""
         return self.record.kind
 
     @cached_property
@@ -163,11 +166,12 @@ class Run:
     @property
     def values_words(self) -> str:
         """What was organized and measured: centred scores, raw scores, probabilities, or weighted attention."""
-        if self.kind == "weighted" and self.slices == DEPTH:
-            return "norms of what comes from each token"
-        if self.kind != "scores":
-            return {"probs": "probabilities", "weighted": "value-weighted attention"}.get(self.kind, self.kind)
-        return "raw scores" if self.record.settings["raw"] else "centred scores"
+        reduction = None if self.kind == "array" else reduction_of(self.attention[0].provenance)
+        if reduction is not None:
+            return reduction[1]
+        if self.kind == "scores":
+            return "raw scores" if self.record.settings["raw"] else "centred scores"
+        return _VALUES.get(self.kind, self.kind)
 
     @cached_property
     def effects(self) -> HeadEffects:

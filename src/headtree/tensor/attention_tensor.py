@@ -24,7 +24,8 @@ from headtree.tensor.hidden_mask import check_future_keys
 from headtree.tensor.slice_names import counted_slices, slices_of
 from headtree.tensor.stored_array import StoredArray
 
-Kind = Literal["scores", "probs", "weighted"]
+CapturedKind = Literal["scores", "probs", "weighted"]  #: of attention
+Kind = Literal["scores", "probs", "weighted", "signed"]
 
 #: Rows and columns of a head that a notebook shows.
 _SHOWN_AT_MOST = 96
@@ -59,9 +60,10 @@ class AttentionTensor:
         Layer and head of each slice.
     queries, keys : sequence of str
         Token strings or patch positions.
-    kind : {"scores", "probs", "weighted"}
+    kind : {"scores", "probs", "weighted", "signed"}
         Everything finite that enters softmax, what leaves it, or what leaves it times the norm of what each key
-        contributes; see `headtree.capture`.
+        contributes; see `headtree.capture`. Signed numbers, such as those of `TokenTensor.reduce`, have nothing to
+        do with softmax; shares of keys are those of absolute values.
     mask : array of bool, optional
         True where an entry is missing because the model forbids it; broadcast to the shape of `values`.
     provenance : mapping
@@ -230,8 +232,7 @@ class AttentionTensor:
         They equal the scores that entered softmax up to a constant per row, which softmax ignores. A probability of
         exactly 0, an underflow of softmax, takes the logarithm of the head's smallest positive one, so a matrix
         whose smallest probabilities are tiny hardly changes. Missing entries take the mean of their row, as missing
-        scores do. Of value-weighted attention these are the logarithms too; their softmax is the weights with rows
-        that sum to one.
+        scores do. Weights, and absolute values of signed numbers, are treated alike: softmax scales their rows.
 
         Examples
         --------
@@ -242,11 +243,10 @@ class AttentionTensor:
         """
         if self.kind == "scores":
             raise InvalidValueError(
-                "log_probs needs probabilities (kind='probs' or 'weighted'), got kind='scores'; scores already are "
-                "what enters softmax: use filled()"
+                "log_probs needs another kind than 'scores', which already are what enters softmax; use filled()"
             )
         att = self.load()
-        return finite_logarithms(_checks.real_tensor(att.values, "att.values").double(), att.mask)
+        return finite_logarithms(_checks.real_tensor(att.values, "att.values").double().abs(), att.mask)
 
     def centred(self) -> AttentionTensor:
         """Scores without what softmax cannot see: each row minus the mean over its allowed keys, in memory.

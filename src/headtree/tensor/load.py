@@ -53,8 +53,8 @@ def load_tensor(
         together give the heads). Axes of length one are called 1: ``"qkh"``, ``"lhqk"``, ``"1hqk"``.
     name : str, optional
         Which array, if the file holds several.
-    kind : {"scores", "probs", "weighted"}
-        Whether the numbers are scores or probabilities.
+    kind : {"scores", "probs", "weighted", "signed"}
+        What the numbers are; see `AttentionTensor`.
     heads_per_layer : int, optional
         Number of heads in a layer, if the file has no axis of layers.
     mask : array of bool, optional

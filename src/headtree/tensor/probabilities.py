@@ -77,7 +77,7 @@ def head_blocks(att: AttentionTensor, heads: slice = slice(None)) -> Iterator[He
 
 
 def as_probabilities(att: AttentionTensor) -> AttentionTensor:
-    """The tensor after softmax, in memory; rows of value-weighted attention are scaled to sum to one."""
+    """The tensor after softmax, in memory; rows of weights, or of absolute values, are scaled to sum to one."""
     if att.kind == "probs":
         return att.load()
     values = torch.cat([block.probs for block in head_blocks(att)])
@@ -87,15 +87,16 @@ def as_probabilities(att: AttentionTensor) -> AttentionTensor:
 def head_block(att: AttentionTensor, heads: slice, queries: slice = slice(None)) -> HeadBlock:
     """Read some heads of a tensor: scores go through softmax, probabilities are used as they are.
 
-    Rows of value-weighted attention are scaled to sum to one: the share of each key in what its query receives.
+    Rows of value-weighted attention are scaled to sum to one: the share of each key in what its query receives. Of
+    signed numbers the absolute values are.
     """
     values = att.block(heads=heads, queries=queries)
     allowed = _allowed(att, heads, queries)
     values = values.masked_fill(~allowed, 0)
     if not torch.isfinite(values).all():
         raise InvalidValueError("att.values must be finite unless masked, got NaN or infinite entries; mask them")
-    if att.kind == "weighted":
-        return HeadBlock(_scaled_rows(values), allowed, None)
+    if att.kind in ("weighted", "signed"):
+        return HeadBlock(_scaled_rows(values.abs() if att.kind == "signed" else values), allowed, None)
     if att.kind == "probs":
         _check_probs(values)
         return HeadBlock(values, allowed, None)

@@ -20,7 +20,7 @@ _ONE_KEY = "no query may choose between two keys"
 _EXACT_UP_TO = 512
 _N_VECTORS, _MOST_ITERATIONS = 8, 100
 
-_SCALED = "rows of value-weighted attention are scaled to sum to one"
+_SCALED = "rows of these values are scaled to sum to one"
 _NO_ROWS = "some heads have no query that may choose between two keys"
 
 
@@ -36,7 +36,7 @@ def own_columns(att: AttentionTensor) -> dict[str, Column]:
     if att.kind != "scores":
         reason = "some attention is exactly 0 where it is allowed, and 0 has no logarithm"
         columns |= {name: Column(columns[name].values, reason) for name in columns if name.startswith("poly")}
-    if att.kind == "weighted":
+    if att.kind in ("weighted", "signed"):
         columns["sink_logit_mass"] = Column.missing(len(att.heads), _SCALED)
     elif att.sinks is None:
         columns["sink_logit_mass"] = Column.missing(len(att.heads), "the model has no sink logits")

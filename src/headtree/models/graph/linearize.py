@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_map_only
 from headtree.models.graph.forward_graph import PRODUCTS, SAME_NUMBERS, Graph, Kept, Node, Ref, aten
 from headtree.models.graph.live_nodes import (
     ADDITIONS,
-    FACTORS,
     JOINT,
     NORMS,
     find_live,
     functional,
+    is_square,
     needed_nodes,
     ratio,
 )
@@ -71,6 +71,9 @@ class LinearMap:
             for ref in node.inputs
             if ref != start and (ref.node not in carried or self.live.is_held(node, ref))
         }
+        self.factors = {
+            node.index: graph.value(node.args[0]).detach() for node in self.nodes if is_square(node)
+        }  # of a square one factor is frozen
         self.ratios = {
             node.index: ratio(node, graph.value(node.args[0])) for node in self.nodes if self.live.is_ratio(node)
         }
@@ -180,8 +183,8 @@ class LinearMap:
             return node.op(value(node.args[0]), value(node.args[1]), None, *node.args[3:])
         if node.op is aten.masked_fill.Scalar:
             return node.op(value(node.args[0]), value(node.args[1]), node.args[2] if affine else 0)
-        if node.op in FACTORS and node.args[0] == node.args[1]:  # a square, of which one factor is frozen
-            return known[node.args[0]] * self._constant(node.args[1], like)
+        if node.index in self.factors:
+            return known[node.args[0]] * self.factors[node.index].to(like.dtype)
         args, kwargs = tree_map_only(Ref, value, (node.args, node.kwargs))
         if node.op in JOINT and not affine:
             linear = tree_map_only(

@@ -134,6 +134,11 @@ def _can_freeze(found: LiveNodes, node: Node, live: list[Ref]) -> bool:
     return False
 
 
+def is_square(node: Node) -> bool:
+    """Whether a value is multiplied by itself."""
+    return node.op in FACTORS and node.args[0] == node.args[1]
+
+
 def _count(graph: Graph, found: LiveNodes, node: Node, live: list[Ref], start: Ref) -> int:
     """Most activation functions on the way to a node; a factor that is computed from `start` makes one too."""
     before = max(found.counts.get(ref.node, 0) for ref in live)

@@ -25,7 +25,7 @@ from headtree.models.watching.returned import returned_attentions
 from headtree.models.watching.select import Selection
 from headtree.models.watching.watch import AttentionCall
 from headtree.progress import progress
-from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.attention_tensor import AttentionTensor, CapturedKind
 from headtree.tensor.factored_array import FactoredArray, LayerFactors, joined
 from headtree.tensor.hidden_mask import future_keys
 
@@ -52,7 +52,7 @@ class PreparedInputs:
     items: tuple[ModelInput, ...]
     plan: AttentionPlan
     selection: Selection
-    kind: Kind
+    kind: CapturedKind
     dtype: torch.dtype
     window: tuple[slice, slice]
     batch_size: int | None

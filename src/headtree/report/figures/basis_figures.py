@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
 
+from headtree import _checks
 from headtree.bases.haar import HaarBasis
 from headtree.bases.tensor_haar import TensorHaarBasis
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.orders import check_pair
 from headtree.measures.sparsity import CompressionCurve, Sparsity
 from headtree.questionnaire.organization import Organization
-from headtree.report.figures.head_figures import Heads, checked_leaves, checked_order
+from headtree.report.figures.head_figures import Heads, Leaves, checked_leaves, checked_order
 from headtree.report.figures.matrix_figures import draw_matrix, finish_bar
 from headtree.report.figures.style import (
     BLACK,
@@ -35,7 +38,6 @@ from headtree.report.figures.style import (
     new_figure,
     plain,
     rising_colors,
-    signed_colors,
     styled,
     thin,
 )
@@ -47,13 +49,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Colours of a comparison: of heads that are added, subtracted, and not compared.
+_PLUS, _MINUS, _NOWHERE = "#c8473f", "#3a78b5", "#f0f0f0"
+
+#: What stands for the sign of the constant function.
+_OF_ALL = 2
+
 #: Coefficients below this share of the largest are rounding errors of float32.
 _ROUNDING = 1e-6
 
 
 @styled
-def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
-    """Haar basis of the heads: every function of the tree's basis, with the heads in tree order.
+def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None, *, n_functions: int = 16) -> Figure:
+    """Haar basis of the heads: which heads each function compares with which.
 
     Parameters
     ----------
@@ -63,39 +71,77 @@ def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None) -> Figure:
         One for each leaf.
     order : integers (head), optional
         A depth-first order of the tree; by default siblings are ordered by their smallest head.
+    n_functions : int
+        Functions to draw, at most: the constant one, and those whose smaller side has most heads.
 
     Notes
     -----
-    Functions have norm one: those on few heads have large values, those on many heads small ones. Each is drawn
-    divided by its largest absolute value. It compares blue heads with red ones; the panel above counts them.
+    A row is one function. Its coefficient is the mean over the red heads minus the mean over the blue ones, times a
+    constant; other heads do not enter. The first row is the constant function, the mean of all heads.
 
     Examples
     --------
     >>> import headtree as ht
     >>> tree = ht.PartitionTree.halving(4)
     >>> figure = haar_basis(tree, [(0, 0), (0, 1), (1, 0), (1, 1)])
-    >>> figure.axes[1].get_xlabel()
-    'Haar function, coarse to fine'
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['all 4', '2 vs 2', '1 vs 1', '1 vs 1']
     """
     n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
     order, leaves = checked_order(tree, order, n), checked_leaves(heads, n)
-    basis = HaarBasis(tree)
-    functions = basis.matrix()
-    functions = functions / np.abs(functions).max(axis=0)
-    figure = new_figure(PAGE * 0.75, 4.6)
-    above, picture = figure.subplots(2, 1, sharex=True, height_ratios=(1, 4.5))
-    above.plot(np.arange(n), basis.support, drawstyle="steps-mid", color=BLACK, linewidth=0.9)
-    above.set(ylabel=f"{leaves.word}s in\nsupport", ylim=(0.8, n * 1.3))
-    log_axis(above.yaxis, 4)
-    shown = np.where(functions == 0, 0.0, functions)[order]
-    image = draw_matrix(picture, shown, cmap=signed_colors(), vmin=-1, vmax=1)
-    picture.set_box_aspect(None)
-    rows = thin(n, 230)
-    picture.set_yticks(rows, [leaves.names[order[row]] for row in rows])
-    picture.set(xlabel="Haar function, coarse to fine", ylabel=f"{leaves.word}, tree order")
-    picture.locator_params(axis="x", integer=True)
-    finish_bar(figure.colorbar(image, ax=[above, picture], shrink=0.6, pad=0.02), "value / largest absolute value")
+    signs, note = _comparisons(tree, order, _checks.at_least_one(n_functions, "n_functions"), leaves.word)
+    n_rows = len(signs)
+    figure = new_figure(PAGE, max(2.9, 1.6 + 0.19 * n_rows))
+    picture, strip = figure.subplots(2, 1, sharex=True, height_ratios=(n_rows, 0.7))
+    colors = ListedColormap([_MINUS, _NOWHERE, _PLUS, GREY])
+    picture.imshow(signs, cmap=colors, vmin=-1.5, vmax=2.5, aspect="auto", interpolation="none")
+    for row in range(1, n_rows):
+        picture.axhline(row - 0.5, color="white", linewidth=2.5)
+    counts = [f"{(row == 1).sum()} vs {(row == -1).sum()}" for row in signs[1:]]
+    picture.set_yticks(range(n_rows), [f"all {n}", *counts])
+    picture.tick_params(length=0, labelbottom=False)
+    picture.spines[:].set_visible(False)
+    picture.set_ylabel(f"numbers of {leaves.word}s compared")
+    handles = [
+        Patch(color=_PLUS, label=f"mean of these {leaves.word}s"),
+        Patch(color=_MINUS, label="minus mean of these"),
+    ]
+    picture.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderpad=0.2)
+    _name_columns(figure, strip, leaves, order, note)
     return figure
+
+
+def _comparisons(
+    tree: PartitionTree, order: Int[np.ndarray, " leaf"], n: int, word: str
+) -> tuple[Int[np.ndarray, "function leaf"], str]:
+    """Signs of the constant function and of those with the largest smaller sides, and what is left out."""
+    basis = HaarBasis(tree)
+    signs = np.sign(basis.matrix()[order]).astype(int).T
+    smaller = np.minimum((signs == 1).sum(axis=1), (signs == -1).sum(axis=1))
+    best = 1 + np.argsort(-smaller[1:], kind="stable")
+    kept = np.sort(best[: n - 1])
+    kept = kept[np.argsort(-basis.support[kept], kind="stable")]
+    signs[0] = _OF_ALL
+    rest = smaller[best[n - 1 :]]
+    most = int(rest.max(initial=0))
+    left_out = f"\n{len(rest)} further functions have at most {most} {word}{'s' * (most > 1)} on the smaller side"
+    return signs[[0, *kept]], left_out if len(rest) else ""
+
+
+def _name_columns(figure: Figure, strip: Any, leaves: Leaves, order: Int[np.ndarray, " leaf"], note: str) -> None:
+    """Names below a strip of layers, as many as have room."""
+    n = len(order)
+    strip.set_yticks([])
+    strip.spines[:].set_visible(False)
+    if leaves.layers is not None:
+        colors, norm = layer_scale(leaves.layers)
+        strip.imshow(leaves.layers[order][None], cmap=colors, norm=norm, aspect="auto", interpolation="none")
+        layer_bar(figure, figure.axes[:2], leaves.layers, shrink=0.8, pad=0.02)
+    named = thin(n, 72 * PAGE * 0.75)
+    strip.set_xticks(named, [leaves.names[order[column]] for column in named], rotation=90)
+    strip.tick_params(length=2)
+    step = named[1] if len(named) > 1 else 1
+    strip.set_xlabel(f"{leaves.word}, tree order{f' (one in {step} named)' if step > 1 else ''}{note}")
 
 
 @styled

@@ -56,6 +56,7 @@ _UNITS = {
     "scores": "attention score (before softmax)",
     "probs": "attention probability",
     "weighted": "value-weighted attention",
+    "signed": "signed value",
 }
 
 
@@ -113,7 +114,7 @@ def organized_head(
         unit=unit or ("centred attention score" if att.provenance.get("centred") else _UNITS[att.kind]),
         axes=("query", "key"),
         labels=(att.queries, att.keys),
-        is_signed=att.kind == "scores",
+        is_signed=att.kind in ("scores", "signed"),
         is_root=att.kind == "probs",
         beside=Beside(att.keys, received(one), picture) if text or picture is not None else None,
     )

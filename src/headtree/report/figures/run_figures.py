@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FixedFormatter, FuncFormatter
 
 from headtree.bases.paraproduct import decomposed
 from headtree.bases.tensor_haar import TensorHaarBasis
@@ -43,7 +43,7 @@ from headtree.report.words.similarity_words import similarity_title
 from headtree.report.words.slice_words import NAME, said_of
 from headtree.runs.run import Run
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
-from headtree.tensor.slice_names import DEPTH
+from headtree.tensor.slice_names import DEPTH, reduction_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,11 @@ if TYPE_CHECKING:
 _INPUTS = 5
 
 #: What softmax is taken of in a figure of its terms, by the kind of the run.
-_LOGARITHMS = {"probs": ", f = log p", "weighted": ", f = log of the weights"}
+_LOGARITHMS = {
+    "probs": ", f = log p",
+    "weighted": ", f = log of the weights",
+    "signed": ", f = log of the absolute values",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +111,9 @@ class RunFigureData:
     @property
     def unit(self) -> str:
         """What the entries of a matrix are."""
+        reduction = reduction_of(self.att.provenance)
+        if reduction is not None:
+            return reduction[0]
         return {"raw scores": "raw attention score", "centred scores": "centred attention score"}.get(
             self.run.values_words, ""
         )
@@ -198,6 +205,8 @@ def name_slices(figure: Figure, slices: str) -> Figure:
         labels = axis.get_major_formatter()
         if isinstance(labels, FuncFormatter):
             labels.func = partial(_tick, labels.func, slices)
+        if isinstance(labels, FixedFormatter):
+            labels.seq = [_named(slices, text) for text in labels.seq]
     ticks = {id(label) for axis in both for label in axis.get_ticklabels()}
     for text in figure.findobj(Text):
         if id(text) not in ticks:
@@ -206,7 +215,10 @@ def name_slices(figure: Figure, slices: str) -> Figure:
 
 
 def _tick(label: Callable[[float, int | None], str], slices: str, x: float, position: int | None = None) -> str:
-    text = label(x, position)
+    return _named(slices, label(x, position))
+
+
+def _named(slices: str, text: str) -> str:
     return said_of(slices, text) if NAME.fullmatch(text) else text
 
 
@@ -362,7 +374,8 @@ FIGURES: Mapping[str, RunFigure] = MappingProxyType(
             ),
         ),
         "haar_basis": RunFigure(
-            "Haar basis of the heads: which heads each function compares with which.",
+            "Haar basis of the heads: each row is a function, the mean of the red heads minus the mean of the blue "
+            "ones. Those with the largest smaller sides are drawn.",
             lambda data: with_title(
                 haar_basis(data.consensus.tree, data.heads, data.order), data.titled("Haar basis of the tree")
             ),

@@ -6,7 +6,7 @@ The matrices of a slice lie along two other axes, averaged over the rest; an arr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from headtree.report.page.overview import columns_data, settings_rows, shortened
 from headtree.report.page.packing import packed
 from headtree.report.page.page_data import CELLS, axis_orders
 from headtree.report.words.array_answers import array_answers
+from headtree.report.words.slice_words import UNITS
 from headtree.report.words.terms import ARRAY_TERMS
 from headtree.runs.run import Run
 
@@ -60,7 +61,7 @@ def _core(run: Run, org: Organization, axes: Sequence[_Axis]) -> dict[str, Any]:
         "name": run.name,
         "kind": "array",
         "values": "array",
-        "unit": {"one": "slice", "many": "slices"},
+        "unit": asdict(UNITS["slice"]),
         "answers": [answer.to_dict() for answer in array_answers(run)],
         "shape": list(org.shape),
         "missing": run.measures.missing,
@@ -119,7 +120,7 @@ class _Axis:
     @cached_property
     def kind(self) -> str:
         """Whether zero is the middle of the colour scale: it is where values have both signs."""
-        return "scores" if np.nanmin(self.values) < 0 < np.nanmax(self.values) else "values"
+        return "diverging" if np.nanmin(self.values) < 0 < np.nanmax(self.values) else "values"
 
     @property
     def shape(self) -> tuple[int, int, int]:

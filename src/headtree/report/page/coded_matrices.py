@@ -21,6 +21,13 @@ _ENTRIES_AT_A_TIME = 1 << 24
 _BRIGHT = 0.995
 
 
+#: Kinds whose scale is symmetric about 0.
+_SIGNED = ("scores", "signed", "diverging")
+
+#: Kinds of which the square root is coded, with the sign if there is one, since most of their values are small.
+_ROOTS = ("probs", "signed")
+
+
 class Grain(NamedTuple):
     """How finely a matrix is stored."""
 
@@ -40,7 +47,10 @@ Block = tuple[Float[np.ndarray, "head query key"], Bool[np.ndarray, "#head query
 
 
 class Scale(NamedTuple):
-    """Code c means ``low + (high - low) · (c / largest) ** power``."""
+    """Code c means ``low + (high - low) · (c / largest) ** power``.
+
+    With `low` = -`high` it means ``high · sign(t) · |t| ** power`` where ``t = 2 c / largest - 1``.
+    """
 
     low: Float[np.ndarray, " head"]
     high: Float[np.ndarray, " head"]
@@ -55,8 +65,8 @@ def coded_matrices(att: AttentionTensor, kind: str, grain: Grain) -> tuple[dict[
     att : AttentionTensor
         One input.
     kind : str
-        "probs": after softmax, on a scale from 0 whose square root is coded, since most probabilities are small;
-        "scores": before it, on a scale that is symmetric about 0.
+        "probs": after softmax, on a scale from 0; "scores": before it, on a scale that is symmetric about 0;
+        "signed": on such a scale too. Of "probs" and "signed" the square root is coded.
     grain : Grain
         Size of cells and number of bits.
     """
@@ -64,9 +74,12 @@ def coded_matrices(att: AttentionTensor, kind: str, grain: Grain) -> tuple[dict[
 
 
 def coded_blocks(blocks: Iterable[Block], kind: str, grain: Grain) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The same for blocks of matrices; those of kind "values" have a scale from the least to the largest."""
+    """The same for blocks of matrices of an array.
+
+    Those of kind "values" have a scale from the least to the largest, those of kind "diverging" one about 0.
+    """
     codes, lows, highs = [], [], []
-    power = 2.0 if kind == "probs" else 1.0
+    power = 2.0 if kind in _ROOTS else 1.0
     for values, allowed in blocks:
         means = box_means(values, allowed, grain.cell)
         scale = _scale(means, kind)
@@ -76,7 +89,7 @@ def coded_blocks(blocks: Iterable[Block], kind: str, grain: Grain) -> tuple[dict
     whole = np.concatenate(codes)
     text = {
         "kind": kind,
-        "signed": kind == "scores",
+        "signed": kind in _SIGNED,
         "power": power,
         "cell": grain.cell,
         "bits": grain.bits,
@@ -123,9 +136,9 @@ def box_means(
 
 
 def _scale(means: Float[np.ndarray, "head row column"], kind: str) -> Scale:
-    if kind == "scores":
+    if kind in _SIGNED:
         most = np.nan_to_num(np.fmax.reduce(np.abs(means), axis=(1, 2))).astype(np.float32)
-        return Scale(-most, most, 1.0)
+        return Scale(-most, most, 2.0 if kind in _ROOTS else 1.0)
     high = np.nan_to_num(np.fmax.reduce(means, axis=(1, 2))).astype(np.float32)
     if kind == "values":
         return Scale(np.nan_to_num(np.fmin.reduce(means, axis=(1, 2))).astype(np.float32), high, 1.0)
@@ -138,7 +151,10 @@ def coded(
     """The nearest code of each value."""
     low, high = scale.low[:, None, None], scale.high[:, None, None]
     share = np.clip((values - low) / np.where(high > low, high - low, 1), 0, 1)
-    codes = np.rint(grain.largest * (np.sqrt(share) if scale.power == 2 else share))
+    if scale.power == 2:
+        is_signed = np.any(scale.low < 0)
+        share = 0.5 + 0.5 * np.sign(2 * share - 1) * np.sqrt(np.abs(2 * share - 1)) if is_signed else np.sqrt(share)
+    codes = np.rint(grain.largest * share)
     return np.where(np.isnan(values), grain.largest + 1, codes).astype(np.uint8)
 
 
@@ -167,7 +183,7 @@ def small_pictures(
         means = box_means(values, allowed, grain.cell)
         codes.append(coded(means, _bright_scale(means, kind), grain))
     whole = np.concatenate(codes)
-    text = {"shape": whole.shape, "cell": grain.cell, "signed": kind == "scores"}
+    text = {"shape": whole.shape, "cell": grain.cell, "signed": kind in _SIGNED}
     return text, {"thumbnails": nibbles(whole)}
 
 
@@ -178,9 +194,9 @@ def _bright_scale(means: Float[np.ndarray, "head row column"], kind: str) -> Sca
     def end(values: np.ndarray, share: float) -> Float[np.ndarray, " head"]:
         return np.asarray(np.nan_to_num(np.nanquantile(values, share, axis=(1, 2))), dtype=np.float32)
 
-    if kind == "scores":
+    if kind in _SIGNED:
         most = end(np.abs(present), _BRIGHT)
-        return Scale(-most, most, 1.0)
+        return Scale(-most, most, 2.0 if kind in _ROOTS else 1.0)
     high = end(present, _BRIGHT)
     if kind == "values":
         return Scale(end(present, 1 - _BRIGHT), high, 1.0)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, get_args
 from headtree import _checks
 from headtree._files import checked_path, write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.report.words.slice_words import UNITS
 from headtree.tensor.attention_tensor import Kind
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _SCRIPTS = (
     "palettes.js",
     "state.js",
     "dom.js",
-    "slices.js",
     "colours.js",
     "plot.js",
     "download.js",
@@ -159,18 +159,26 @@ def page_html(run: Run, *, budget: int = BUDGET) -> str:
         raise InvalidTypeError(
             f"run must be a run, as open_run returns it, got {run!r:.80}; pass ht.open_run(path)"
         )
-    entry, frame_file = ("array_main.js", "array.html") if kind == "array" else ("main.js", "page.html")
+    is_array = kind == "array"
+    entry, main = ("array_main.js", "array.html") if is_array else ("main.js", "page.html")
+    unit = UNITS["slice" if is_array else run.slices]
     code, style = "\n".join(_static(name) for name in (*_SCRIPTS, entry)), _static("page.css")
     filling = {
         "policy": _policy(code, style),
         "style": style,
         "title": html.escape(run.name[:200]),
         "code": f"<script>{code}</script>",
+        "choice": "Axis" if is_array else "Input",
+        "one": unit.one,
+        "many": unit.many,
+        "Many": unit.many.capitalize(),
+        "examples": html.escape(unit.examples),
     }
-    pieces = re.split(r"\{\{(\w+)\}\}", _static(frame_file))  # text and names of gaps in turn
+    template = _static("frame.html").replace("{{main}}", _static(main))
+    pieces = re.split(r"\{\{(\w+)\}\}", template)  # text and names of gaps in turn
     frame = pieces[::2] + [filling.get(gap, "") for gap in pieces[1::2]]
     room = budget - sum(len(text.encode()) for text in frame)
-    data = array_data(run, room) if kind == "array" else page_data(run, room).parts
+    data = array_data(run, room) if is_array else page_data(run, room).parts
     held = {name: f'<script type="text/plain" id="part-{name}">{text}</script>' for name, text in data.items()}
     filling |= {"core": held.pop("core"), "parts": "\n".join(held.values())}
     pieces[1::2] = [filling[gap] for gap in pieces[1::2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from headtree.questionnaire.organization import Organization
 from headtree.report.words.answers import answers, families_found, roles_found
 from headtree.report.words.folder_sentences import folder_sentences
 from headtree.report.words.similarity_words import similarity_meaning, similarity_title
+from headtree.report.words.slice_words import UNITS, all_said_of, said_of
 from headtree.report.words.terms import DEPTH_TERMS, TERMS
 from headtree.tensor.slice_names import DEPTH
 from headtree.trees.compare import tree_distance
@@ -36,28 +38,33 @@ _N_NEIGHBOURS = 5
 
 def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Text and arrays that the first view needs."""
-    text: dict[str, Any] = {
+    given: dict[str, Any] = {
         "name": run.name,
         "kind": run.kind,
+        "unit": asdict(UNITS[run.slices]),
+        "inputs": list(run.inputs),
+        "n_heads": len(run.heads),
+        "layers": int(run.heads["layer"].nunique()),
+        "settings": settings_rows(run),
+    }
+    said: dict[str, Any] = {
         "values": run.values_words,
-        "unit": {"one": run.slices, "many": f"{run.slices}s"},
         "answers": [answer.to_dict() for answer in answers(run)],
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),
         "glossary": {str(name): explained(str(name)) for name in run.heads.columns if explained(str(name))},
         "families": families_found(run),
         "terms_explained": DEPTH_TERMS if run.slices == DEPTH else TERMS,
-        "inputs": list(run.inputs),
-        "n_heads": len(run.heads),
-        "layers": int(run.heads["layer"].nunique()),
-        "settings": settings_rows(run),
         "stability": _stability(run),
     }
-    text["columns"], arrays = columns_data(run.heads)
+    table = run.heads.assign(name=[said_of(run.slices, str(name)) for name in run.heads["name"]])
+    if run.slices == DEPTH:
+        table = table.drop(columns="head")  # of a depth it says nothing
+    given["columns"], arrays = columns_data(table)
     for name, tree_text, tree_arrays in _trees(run):
-        text[name] = tree_text
+        said[name] = tree_text
         arrays |= {f"{name}_{part}": array for part, array in tree_arrays.items()}
-    return text, arrays
+    return given | all_said_of(run.slices, said), arrays
 
 
 def columns_data(table: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:

@@ -22,6 +22,7 @@ from headtree.report.page.details import N_COEFFICIENTS, N_TERM_BLOCKS, TERMS, D
 from headtree.report.page.overview import core, representatives, shortened
 from headtree.report.page.packing import packed
 from headtree.report.page.page_sections import sections, thumbnail
+from headtree.report.words.slice_words import all_said_of
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -55,7 +56,7 @@ _NOTES = 4000
 class PagePlan:
     """How much of a run the page holds."""
 
-    grains: dict[str, tuple[Grain | None, ...]]  #: for "probs", and "scores" if there are: of each input
+    grains: dict[str, tuple[Grain | None, ...]]  #: of each input, for each of the kinds that are shown
     every_head: bool  #: whether coefficients and terms are there for every head
 
 
@@ -77,9 +78,9 @@ def page_data(run: Run, room: int) -> PageData:
     """All that fits into `room` bytes, in the order given above."""
     text, arrays = core(run)
     section_text, section_notes = sections(run)
-    text["thumbnails"], pictures = thumbnails(run.attention[0], "probs")
-    arrays |= pictures
     material = _Material(run)
+    text["thumbnails"], pictures = thumbnails(run.attention[0], material.kinds[0])
+    arrays |= pictures
     parts = {"core": packed(text, arrays), "sections": packed({"sections": section_text}, {})}
     few = sum(material.input_bound(i) for i in range(run.n_inputs))
     left = room - _bytes(parts) - few - _NOTES
@@ -105,7 +106,7 @@ def page_data(run: Run, room: int) -> PageData:
     plan = PagePlan(grains, every_head)
     notes = (*_left_out(run, plan, material), *section_notes)
     text |= {
-        "left_out": notes,
+        "left_out": all_said_of(run.slices, notes),
         "grains": {kind: [grain and grain.cell for grain in own] for kind, own in grains.items()},
         "terms": list(TERMS),
     }
@@ -168,8 +169,11 @@ class _Material:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the page shows of each head: attention after softmax and, where it is known, before it."""
-        return ("probs", "scores") if self.run.kind == "scores" else ("probs",)
+        """What the page shows of each head: attention after softmax and, where it is known, before it.
+
+        Numbers of both signs that no softmax is taken of are shown as they are.
+        """
+        return {"scores": ("probs", "scores"), "signed": ("signed",)}.get(self.run.kind, ("probs",))
 
     @cached_property
     def shapes(self) -> list[tuple[int, int, int]]:

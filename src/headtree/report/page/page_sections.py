@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headtree.report.page.overview import shortened
+from headtree.report.words.slice_words import all_said_of, said_of
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -44,13 +45,13 @@ def sections(run: Run) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
                 notes.append(f"The figure {shortened(picture.file, 80)} is in the run folder only.")
             else:
                 room -= len(source)
-                figures.append({"source": source, "caption": picture.caption})
+                figures.append({"source": source, "caption": said_of(run.slices, picture.caption)})
         described.append(
             {
                 "id": str(name),
-                "title": section.title,
-                "text": [shortened(str(paragraph), 5000) for paragraph in section.text],
-                "tables": tables,
+                "title": said_of(run.slices, section.title),
+                "text": all_said_of(run.slices, [shortened(str(paragraph), 5000) for paragraph in section.text]),
+                "tables": all_said_of(run.slices, tables),
                 "figures": figures,
             }
         )

@@ -31,6 +31,9 @@ _ENOUGH_INPUTS = 10
 #: nearly the same families (an adjusted Rand index of 0.92 or more in 6 of 6). Earlier growth told nothing.
 _ENOUGH_SUPPORT = 0.8
 
+#: Mean support that is none when it is printed.
+_NONE = 0.005
+
 #: Reliability from which the order of heads by effect says something.
 _RELIABLE = 0.4
 
@@ -343,6 +346,9 @@ def _growth(run: Run) -> Answer | None:
     supports = [float(step.support or 0.0) for step in growth]
     if not any(supports):
         return _answer("inputs", f"Nor do {first.n_inputs} of the {last.n_inputs} inputs show one.")
+    if supports[-1] < _NONE:
+        text = f"With {first.n_inputs} inputs they had a mean support of {supports[0]:.2f}"
+        return _answer("inputs", f"{text}, with all {last.n_inputs} none: what fewer inputs showed was chance.")
     text = (
         f"Mean support of the families was {supports[0]:.2f} with {first.n_inputs} inputs (with "
         f"{_percent(first.coverage or 0)} of the heads) and is {supports[-1]:.2f} with {last.n_inputs} "

@@ -15,6 +15,9 @@ _BELOW_NOISE = 0.9
 
 _SHOWN = 6
 
+#: A share that would be printed as none.
+_SMALL = 0.01
+
 
 def array_answers(run: Run) -> list[Answer]:
     """What the run of an array found; the heads of a phrase are numbers of slices of the axis it is about."""
@@ -34,12 +37,18 @@ def _verdict(run: Run) -> Answer:
         return Answer("found", (Phrase(text),))
     is_more = found.found < _BELOW_NOISE * found.noise
     lead = "Slices group" if is_more else "Nothing was found beyond what noise shows"
-    own, noise = (f"{100 * share:.0f} %" for share in (found.found, found.noise))
+    own, noise = (
+        "less than 1 %" if share < _SMALL else f"{100 * share:.0f} %" for share in (found.found, found.noise)
+    )
     text = (
         f"{lead}: for 90 % of the variation the trees that were found need {own} of the Haar coefficients that the "
         f"same trees with shuffled leaves need. Noise made of the same entries, organized too, needs {noise}."
     )
     return Answer("found", (Phrase(text),))
+
+
+def _percent(share: float) -> str:
+    return "less than 1 %" if share < _SMALL else f"{100 * share:.0f} %"
 
 
 def _axis(name: str, tree: PartitionTree) -> Answer:
@@ -53,8 +62,10 @@ def _axis(name: str, tree: PartitionTree) -> Answer:
     phrases = [
         Phrase(f"{name}: {n} slices in {len(several)} group{'s' * (len(several) != 1)} at the coarsest level, of ")
     ]
-    for i, own in enumerate(several[:_SHOWN]):
-        phrases += [Phrase(", ")] * bool(i) + [_group(own)]
+    shown = several[:_SHOWN]
+    for i, own in enumerate(shown):
+        is_last = i == len(shown) - 1 and len(several) == len(shown)
+        phrases += [Phrase(" and " if is_last else ", ")] * bool(i) + [_group(own)]
     more = len(several) - _SHOWN
     single = len(groups) - len(several)
     phrases.append(

@@ -119,9 +119,15 @@ def _many(n: int, what: str) -> str:
 def _wrapped(title: str, text: str) -> list[str]:
     """A line with its title at the left; what does not fit goes on below the text."""
     first, rest = f"  {title:20}", " " * _INDENT
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    lines = textwrap.wrap(
+        text.replace(" %", "\u00a0%"),  # a percentage is not torn
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return [line.replace("\u00a0%", " %") for line in lines]
 
 
 def _array_words(found: Mapping[str, Any]) -> str:

@@ -34,8 +34,13 @@ TERMS = {
 
 #: The same words where slices are the depths of a token tensor.
 DEPTH_TERMS = {
-    **TERMS,
-    "head": "A depth is the stream after a layer (L3: after layer 3): what of each query comes from each key.",
+    **{("depth" if word == "head" else word): text for word, text in TERMS.items()},
+    "depth": "A depth is the stream after a layer (L3: after layer 3): what of each query comes from each key.",
+    "where it looks": "Tokens are shaded by what of the chosen query comes from them, or of all queries on "
+    "average; where there are signs, red adds and blue takes away.",
+    "role": "The role of a depth is where most of its weight comes from, beyond chance; signs do not count.",
+    "leaning": "A depth leans to what has three times the weight it has by chance, without most of it.",
+    "confidence": "The confidence of a depth is the mean over queries of the largest share of a key.",
 }
 
 #: The same on the page of a plain array.

@@ -8,9 +8,8 @@
   function findings({text}) {
     const shape = text.counts.map((n, k) => `${n} ${text.inputs[k]}`).join(" × ");
     byId("summary").textContent = `${shape}${text.missing ? `, ${text.missing} entries missing` : ""}; ${text.status}.`;
-    const phrase = axis => part => !part.heads.length ? part.text
-      : button(part.text, () => HT.state.set({input: axis, selected: part.heads.map(Number), filter: "", mean: false}), {class: "link", title: "Select these slices"});
-    for (const {about, phrases} of text.answers) byId("answers").append(el("li", {"data-about": about}, ...phrases.map(phrase(text.inputs.indexOf(about)))));
+    const link = axis => part => button(part.text, () => HT.state.set({input: axis, selected: part.heads.map(Number), filter: "", mean: false}), {class: "link", title: "Select these slices"});
+    for (const {about, phrases} of text.answers) byId("answers").append(el("li", {"data-about": about}, ...HT.sections.flowing(phrases, link(text.inputs.indexOf(about)))));
     byId("compression-slot").append(table(`Haar coefficients that hold 90 % and 99 % of the energy, of ${number(text.n_coefficients)}`,
       ["on", "90 %", "99 %"], text.compression.map(([order, ...counts]) => [ORDERS[order] || order, ...counts])));
   }
@@ -54,18 +53,12 @@
     HT.sections.notes(core);
     HT.sections.settings({text, unit: text.unit, isArray: true});
     HT.sections.glossary({text});
-    for (const mark of document.querySelectorAll("[data-term]")) mark.replaceWith(HT.dom.why(text.terms_explained[mark.dataset.term]));
-    byId("skip").addEventListener("click", event => { event.preventDefault(); byId("table").scrollIntoView(); byId("table").focus(); });
+    HT.sections.explain({text});
     let axis = HT.state.get().input;
     HT.state.subscribe(["input"], state => { if (state.input !== axis) { axis = state.input; HT.track(show(axis)); } });
     kept = HT.state.kept();
     await show(axis);
-    HT.groups.resizing();
-    document.documentElement.dataset.ready = "";
   }
 
-  HT.track(begin()).catch(error => {
-    byId("summary").textContent = `This page could not be displayed: ${error.message}. It needs a browser from 2023 or later.`;
-    throw error;
-  });
+  HT.sections.begun(begin());
 })();

@@ -53,5 +53,5 @@ HT.colours = (() => {
     return {colours: Array.from(column.values, v => Number.isFinite(v) ? own.css(v) : NONE), scale: own, isFar};
   }
 
-  return {VIRIDIS, SIGNED, CATEGORIES, NONE, theme, scale, ofColumn};
+  return {theme, scale, ofColumn};
 })();

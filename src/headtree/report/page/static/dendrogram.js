@@ -102,16 +102,17 @@ HT.dendrogram = (() => {
 
     /** The layer and the chosen colour of each head, and its name. */
     function strips(element, right, each, color) {
-      const own = HT.colours.ofColumn(net, color).colours, layer = net.isArray ? own : HT.colours.ofColumn(net, "layer").colours;
+      const own = HT.colours.ofColumn(net, color).colours, layer = net.isArray ? null : HT.colours.ofColumn(net, "layer").colours;
       const size = Math.min(11, each - 0.5), shortened = name => name.length > 10 ? `${name.slice(0, 9)}…` : name;
-      if (!net.isArray) element.append(text(right + 4, 11, "layer", {"font-size": 9, fill: theme("soft")}));
+      if (layer) element.append(text(right + 4, 11, "layer", {"font-size": 9, fill: theme("soft")}));
       placed.rows.forEach(({head, folder}, row) => {
         const y = placed.y(row) - each / 2, name = right + 2 * STRIP + 8;
         if (folder !== undefined) {
           element.append(text(right + 4, y + each / 2 + 4, `▸ ${tree.size[folder]} ${net.unit.many}`, {"font-size": Math.max(8, size)}));
           return;
         }
-        element.append(rect(right + 3, y + 0.5, STRIP, each - 1, {fill: layer[head]}), rect(right + 4 + STRIP, y + 0.5, STRIP, each - 1, {fill: own[head]}));
+        if (layer) element.append(rect(right + 3, y + 0.5, STRIP, each - 1, {fill: layer[head]}));
+        element.append(rect(right + 4 + STRIP, y + 0.5, STRIP, each - 1, {fill: own[head]}));
         if (size >= 7) element.append(text(name, y + each / 2 + size / 3, shortened(net.names[head]), {"font-size": size, "data-name": head}));
       });
     }

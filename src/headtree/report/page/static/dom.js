@@ -58,6 +58,9 @@ HT.dom = (() => {
   const words = name => TITLES[name] || name.replace(/^structure_(\d+)$/, "structure score, input $1")
     .replaceAll("_", " ").replace(/^shannon/, "Shannon").replace(/^haar/, "Haar");
 
+  /** How many there are of a unit: "1 head", "3 heads". */
+  const counted = (n, unit) => `${n} ${n === 1 ? unit.one : unit.many}`;
+
   /** Options of a select element, with the chosen one. */
   function options(select, pairs, chosen) {
     select.replaceChildren(...pairs.map(([value, text]) => el("option", {value}, text)));
@@ -131,6 +134,6 @@ HT.dom = (() => {
   addEventListener("pointerdown", event => { if (event.pointerType === "touch") hint(null, null); }, true);
   addEventListener("keydown", event => { if (event.key === "Escape") hint(null, null); });
 
-  return {el, svg, byId, token, visible, number, percent, words, options, labelled, button, headLink, why, explains, table, lazily,
+  return {el, svg, byId, token, visible, number, percent, words, counted, options, labelled, button, headLink, why, explains, table, lazily,
     hint};
 })();

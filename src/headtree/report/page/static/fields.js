@@ -1,13 +1,12 @@
 /* The attention of heads as fields: values over queries and keys, with the scale on which they are painted. */
 HT.fields = (() => {
-  const {scale} = HT.colours;
-
   /** A matrix of an input's part; its cells are entries, or averages over boxes of them. */
   function ofHead(part, head) {
     const {text, arrays} = part, {shape, bits, power, cell} = text;
     const codes = HT.data.codes(arrays.codes, shape, bits, head), top = (1 << bits) - 2;
     const low = arrays.low[head], high = arrays.high[head];
-    const table = Float32Array.from({length: top + 2}, (_, c) => c > top ? NaN : low + (high - low) * (c / top) ** power);
+    const signed = v => high * Math.sign(v) * Math.abs(v) ** power, rising = v => low + (high - low) * v ** power;
+    const table = Float32Array.from({length: top + 2}, (_, c) => c > top ? NaN : text.signed ? signed(2 * c / top - 1) : rising(c / top));
     const values = new Float32Array(codes.length);
     for (let i = 0; i < codes.length; i++) values[i] = table[codes[i]];
     return {values, nRows: shape[1], nColumns: shape[2], cell, low, high, power, signed: text.signed};
@@ -32,8 +31,6 @@ HT.fields = (() => {
   }
 
   const at = (field, q, k) => field.values[Math.floor(q / field.cell) * field.nColumns + Math.floor(k / field.cell)];
-
-  const scaleOf = field => scale(field);
 
   /** The same scale for several fields. */
   function together(fields) {
@@ -73,8 +70,8 @@ HT.fields = (() => {
     return {slots, input, part, kind, isMean, selected};
   }
 
-  /** Before or after softmax, as chosen. */
-  const kindOf = net => net.isArray ? "values" : HT.state.get().before && net.text.grains.scores ? "scores" : "probs";
+  /** Before or after softmax, as chosen; what no softmax is taken of, as it is. */
+  const kindOf = net => HT.state.get().before && net.text.grains.scores ? "scores" : net.main;
 
-  return {kindOf, ofHead, mean, difference, at, scaleOf, together, painted, chosen};
+  return {kindOf, ofHead, difference, at, painted, chosen};
 })();

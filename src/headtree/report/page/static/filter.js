@@ -1,7 +1,7 @@
 /* Filters as people type them: "L3H5, L4H2", "role = previous token", "layer 3-5 and confidence > 0.5". */
 HT.filter = (() => {
   const {words} = HT.dom;
-  const NAME = /^l(\d+)h(\d+)$/, LAYER = /^(?:l|layer)s? ?=? ?(\d+)(?:\s*[-–]\s*(\d+))?$/;
+  const LAYER = /^(?:l|layer)s? ?=? ?(\d+)(?:\s*[-–]\s*(\d+))?$/;
   const FAMILY = /^famil(?:y|ies) ?=? ?(\d+|none)$/, COMPARE = /^(.+?)\s*(<=|>=|!=|=|<|>|≤|≥|:)\s*(.+)$/;
   const OPERATORS = {"<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b,
     "≤": (a, b) => a <= b, "≥": (a, b) => a >= b, "=": (a, b) => a === b, ":": (a, b) => a === b, "!=": (a, b) => a !== b};
@@ -19,7 +19,8 @@ HT.filter = (() => {
    * hold. A string says what is wrong.
    */
   function term(net, text) {
-    if (NAME.test(text) || net.names.some(name => simple(name) === text)) return {group: "name", test: i => simple(net.names[i]) === text};
+    const isName = net.unit.name && new RegExp(`^${net.unit.name}$`, "i").test(text);
+    if (isName || net.names.some(name => simple(name) === text)) return {group: "name", test: i => simple(net.names[i]) === text};
     let match = LAYER.exec(text);
     if (match && net.column("layer")) {
       const low = Number(match[1]), high = Number(match[2] ?? match[1]), layers = net.column("layer").values;
@@ -35,8 +36,7 @@ HT.filter = (() => {
     const texts = net.columns.filter(column => column.type === "word" && column.name !== "leaning");
     const isKnown = texts.some(column => column.words.some(word => simple(word).includes(text)));
     if (!isKnown) {
-      const examples = net.isArray ? `${net.names[0]}, place in tree < 5` : "L3H5, layer 3-5, family 2, role = previous token, confidence > 0.5";
-      return `Nothing is called “${text}”. Try ${examples}.`;
+      return `Nothing is called “${text}”. Try ${net.unit.examples}.`;
     }
     return {group: "word", test: i => texts.some(column => simple(column.words[i]).includes(text))};
   }
@@ -93,5 +93,5 @@ HT.filter = (() => {
 
   const has = wanted => HT.state.get().filter.split(/[,;]/).some(part => simple(part) === simple(wanted));
 
-  return {found, now, toggle, has};
+  return {now, toggle, has};
 })();

@@ -1,10 +1,10 @@
 /* All heads as small pictures: a row for each layer, or a row for each family with its mean. */
 HT.grid = (() => {
-  const {el, svg, byId, button, labelled, options} = HT.dom;
+  const {el, svg, byId, labelled, options, counted} = HT.dom;
   const {theme} = HT.colours;
   const {text, rect} = HT.plot;
-  const LEFT = 34, TOP = 18, GAP = 2, MOST = 64, LEAST = 13;
-  const MOST_WIDE = 0.42;  // of the window's width, where the head has its place beside
+  const LEFT = 34, TOP = 18, GAP = 2, MOST = 96, LEAST = 13, NAMED = 18;
+  const MOST_WIDE = 0.4;  // of the window's width, where the head has its place beside
   const SHARE = 0.68;  // of the window's height that layers may take
 
   /** Where every head is, by layer: {items, labels, width, height, side}. */
@@ -14,7 +14,7 @@ HT.grid = (() => {
     const high = Math.max(420, innerHeight * SHARE) / rows.length;
     const side = Math.max(LEAST, Math.min(MOST, Math.floor((Math.max(room, MOST_WIDE * innerWidth) - LEFT) / nColumns), Math.max(24, Math.floor(high))));
     const items = Array.from(layers, (layer, head) => ({head, x: LEFT + places[head] * side, y: TOP + rows.indexOf(layer) * side}));
-    const step = Math.ceil(24 / side);
+    const step = Math.ceil(28 / side);
     const labels = [
       ...rows.map((layer, i) => [LEFT - 5, TOP + (i + 0.5) * side + 4, `L${layer}`, "end"]).filter((_, i) => i % Math.ceil(13 / side) === 0),
       ...Array.from({length: nColumns}, (_, j) => [LEFT + (j + 0.5) * side, TOP - 5, `H${j}`, "middle"]).filter((_, j) => j % step === 0),
@@ -30,7 +30,7 @@ HT.grid = (() => {
     let y = 0;
     const inNone = Array.from({length: net.nHeads}, (_, i) => i).filter(i => !net.familyOf(i));
     const groups = [...net.families.map(family => ({title: `Family ${family.family}: ${family.words}`, heads: net.indices(family.heads)})),
-      ...(inNone.length ? [{title: `In no family: ${inNone.length} head${inNone.length > 1 ? "s" : ""}`, heads: inNone, none: true}] : [])];
+      ...(inNone.length ? [{title: `In no family: ${counted(inNone.length, net.unit)}`, heads: inNone, none: true}] : [])];
     for (const group of groups) {
       labels.push([0, y + 13, group.title, "start", room]);
       y += 18;
@@ -42,12 +42,14 @@ HT.grid = (() => {
     return {items, labels, means, side, width: room, height: y};
   }
 
-  /** Where every slice of an array is: as given or in the order of the tree. */
+  /** Where every slice of an array is, as given or in the order of the tree; or every depth, with its name. */
   function inRows(net, room) {
     const side = Math.max(18, Math.min(MOST, Math.floor(Math.sqrt(room * innerHeight * SHARE / net.nHeads)))), perRow = Math.max(1, Math.floor(room / side));
     const order = HT.state.get().view === "tree" ? Array.from(net.joint.order) : net.names.map((_, i) => i);
-    const items = order.map((head, i) => ({head, x: (i % perRow) * side, y: Math.floor(i / perRow) * side}));
-    return {items, labels: [], means: [], side, width: Math.min(room, perRow * side), height: Math.ceil(order.length / perRow) * side + 2};
+    const above = net.isArray ? 0 : NAMED, pitch = side + above;
+    const items = order.map((head, i) => ({head, x: (i % perRow) * side, y: Math.floor(i / perRow) * pitch + above}));
+    const labels = above ? items.map(({head, x, y}) => [x + side / 2, y - 4, net.names[head], "middle"]) : [];
+    return {items, labels, means: [], side, width: Math.min(room, perRow * side), height: Math.ceil(order.length / perRow) * pitch + 2};
   }
 
   function start(net) {
@@ -64,7 +66,7 @@ HT.grid = (() => {
       controls: net.hasFamilies || net.isArray ? [labelled("arranged by", view)] : [],
       legends: (x, y, width) => HT.plot.legend(HT.colours.ofColumn(net, HT.state.get().color), x, y, width),
       draw: width => {
-        layout = (net.isArray ? inRows : HT.state.get().view === "family" && net.hasFamilies ? byFamily : byLayer)(net, width);
+        layout = (HT.state.get().view === "family" && net.hasFamilies ? byFamily : net.isArray || net.nHeads === net.text.layers ? inRows : byLayer)(net, width);
         const {side, height} = layout, wide = Math.max(width, layout.width);
         const element = svg("svg", {width: wide, height, viewBox: `0 0 ${wide} ${height}`, xmlns: "http://www.w3.org/2000/svg"});
         if (pictures) element.append(picture(wide, height));
@@ -81,7 +83,7 @@ HT.grid = (() => {
       },
       over: (x, y) => {
         const item = at(x, y), mean = meanAt(x, y);
-        return item ? net.about(item.head) : mean ? [`Mean of the ${mean.heads.length} heads of this family: click to see it large`] : null;
+        return item ? net.about(item.head) : mean ? [`Mean of the ${counted(mean.heads.length, net.unit)} of this family: click to see it large`] : null;
       },
       tapped: (x, y, add) => {
         const item = at(x, y), mean = meanAt(x, y);

@@ -1,6 +1,6 @@
 /* The selected head, always beside the grid: its matrix, numbers, neighbours, and where it looks; or two heads. */
 HT.head = (() => {
-  const {el, byId, button, headLink, labelled, why, table, words, lazily} = HT.dom;
+  const {el, byId, button, headLink, labelled, why, table, words, lazily, counted} = HT.dom;
 
   /** Numbers, family and neighbours of one head. */
   function about(net, head, isAlone) {
@@ -11,7 +11,7 @@ HT.head = (() => {
     });
     if (family) {
       facts.splice(1, 0, el("span", {class: "fact"}, headLink(`family ${family.family}`, net.indices(family.heads)),
-        ` (${family.heads.length} heads) `, button("its mean", () => HT.state.set({selected: net.indices(family.heads), mean: true}), {class: "small"})));
+        ` (${counted(family.heads.length, net.unit)}) `, button("its mean", () => HT.state.set({selected: net.indices(family.heads), mean: true}), {class: "small"})));
     }
     const near = tree.nearest(head).flatMap((other, i) => [i ? " " : "", headLink(net.names[other], [other])]);
     const compare = button("compare with the nearest", () => HT.state.set({selected: [head, tree.nearest(head)[0]], mean: false}), {class: "small"});
@@ -67,7 +67,7 @@ HT.head = (() => {
       return table(`Every column of the table of ${net.unit.many}`, ["column", ...heads.map(head => net.names[head])],
         net.columns.filter(column => column.name !== "name").map(column => [words(column.name), ...heads.map(head => net.value(column, head))]));
     });
-    const views = el("div", {class: "views"}, ...cards.map(card => card.element), ...below.map(card => card.element));
+    const views = el("div", {class: net.isArray ? "views even" : "views"}, ...cards.map(card => card.element), ...below.map(card => card.element));
     byId("head-slot").append(el("div", {class: "card detail", id: "head", role: "group", "aria-labelledby": "head-title"},
       heading, facts, controls, ...(levels ? [el("div", {class: "controls"}, ...levels.controls)] : []), note, views, numbers.element));
 
@@ -109,7 +109,7 @@ HT.head = (() => {
       titles(now);
       if (now.slots[0].field) {
         for (const card of [...cards, ...inOrder]) if (!card.element.hidden) card.render();
-        const forTokens = !tokens ? null : kind === "probs" ? now : await HT.fields.chosen(net, "probs");
+        const forTokens = !tokens ? null : kind === net.main ? now : await HT.fields.chosen(net, net.main);
         if (own === turn && forTokens?.slots[0].field) tokens.render(forTokens);
       }
       numbers.refresh();

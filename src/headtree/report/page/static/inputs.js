@@ -1,6 +1,6 @@
 /* One head on all inputs, side by side. */
 HT.inputs = (() => {
-  const {el, svg, byId, visible} = HT.dom;
+  const {svg, byId, visible} = HT.dom;
   const {theme} = HT.colours;
   const {text, rect} = HT.plot;
   const SIDE = 132, GAP = 14, MOST = 24;
@@ -8,8 +8,8 @@ HT.inputs = (() => {
   function start(net) {
     let pictures = [], perRow = 1;
     const self = HT.plot.card({
-      id: "all-inputs", title: "This head on all inputs", level: "h3", term: net.explained("stability"),
-      sentence: "The first selected head on each input, each on a scale of its own. Click one to look at that input.",
+      id: "all-inputs", title: `This ${net.unit.one} on all inputs`, level: "h3", term: net.explained("stability"),
+      sentence: `The first selected ${net.unit.one} on each input, each on a scale of its own. Click one to look at that input.`,
       draw: width => {
         perRow = Math.max(1, Math.floor(width / (SIDE + GAP)));
         const rows = Math.ceil(pictures.length / perRow), height = rows * (SIDE + 34);
@@ -38,11 +38,11 @@ HT.inputs = (() => {
       self.heading.textContent = `${net.names[head]} on all inputs`;
       const found = [];
       for (let input = 0; input < Math.min(net.inputs.length, MOST); input++) {
-        const part = await HT.data.part(`probs_${input}`);
+        const part = await HT.data.part(`${net.main}_${input}`);
         if (isOutdated()) return;
         if (!part) { found.push({input}); continue; }
         const small = HT.thumbnails.shrunk(HT.fields.ofHead(part, head), 96);
-        found.push({input, pixels: HT.thumbnails.pixelsOf(small.codes), rows: small.rows, columns: small.columns});
+        found.push({input, pixels: HT.thumbnails.pixelsOf(small.codes, part.text.signed), rows: small.rows, columns: small.columns});
       }
       pictures = found;
       self.render();

@@ -1,7 +1,5 @@
 /* The entry point: unpack what the first view needs, draw it, then the rest as it scrolls into view. */
 (() => {
-  const {byId} = HT.dom;
-
   async function begin() {
     const net = HT.network = HT.networkOf(await HT.data.part("core"));
     const numeric = net.columns.filter(column => column.type !== "word").map(column => column.name);
@@ -12,7 +10,6 @@
       basis: net.text.similarities[0].kind, x: pick("coordinate_1", "layer"), y: pick("coordinate_2", "coordinate_1", "head"),
       color: hasRoles ? "role" : net.hasFamilies ? "family" : pick("layer"), collapse: net.nHeads > 400 ? 8 : 0,
     });
-    HT.slices.start(net);
     HT.toolbar.theme();
     HT.toolbar.header();
     HT.sections.answers(net);
@@ -34,14 +31,8 @@
     HT.sections.settings(net);
     HT.sections.optional(net, (await HT.data.part("sections")).text.sections);
     HT.sections.contents();
-    for (const mark of document.querySelectorAll("[data-term]")) mark.replaceWith(HT.dom.why(net.explained(mark.dataset.term)));
-    byId("skip").addEventListener("click", event => { event.preventDefault(); byId("table").scrollIntoView(); byId("table").focus(); });
-    HT.groups.resizing();
-    document.documentElement.dataset.ready = "";
+    HT.sections.explain(net);
   }
 
-  HT.track(begin()).catch(error => {
-    byId("summary").textContent = `This page could not be displayed: ${error.message}. It needs a browser from 2023 or later.`;
-    throw error;
-  });
+  HT.sections.begun(begin());
 })();

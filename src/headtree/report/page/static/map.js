@@ -1,6 +1,6 @@
 /* The map: heads as points, by diffusion coordinates or any two numbers. */
 HT.map = (() => {
-  const {el, svg, byId, words, options, labelled, lazily, table} = HT.dom;
+  const {el, svg, words, options, labelled, lazily, table} = HT.dom;
   const {theme} = HT.colours;
   const TAIL = 0.02, FAR = 1.6;  // the crowd is what lies between these shares, if the rest takes so much more room
 
@@ -25,7 +25,6 @@ HT.map = (() => {
     crowd.addEventListener("change", () => self.render());
     let xs, ys, plot = null, marks = null;
 
-    const inside = v => plot.margin && v;
     const place = i => [Math.min(plot.margin.left + plot.inner.width, Math.max(plot.margin.left, plot.sx(xs[i]))),
       Math.min(plot.margin.top + plot.inner.height, Math.max(plot.margin.top, plot.sy(ys[i])))];
     const title = name => name.startsWith("coordinate_") ? `diffusion ${words(name)}` : words(name);
@@ -67,9 +66,15 @@ HT.map = (() => {
       },
     });
 
+    /** The name of a point, towards the middle where it would not fit. */
+    const named = (i, cx, cy, r) => {
+      const isRight = cx + r + 5 + 7 * net.names[i].length > plot.margin.left + plot.inner.width + plot.margin.right;
+      return HT.plot.text(isRight ? cx - r - 5 : cx + r + 5, Math.max(11, cy - r), net.names[i], {"font-size": 11, "text-anchor": isRight ? "end" : "start"});
+    };
+
     /** Points: those far outside at the edge, as triangles; selected ones with a ring and a name. */
     function mark() {
-      if (!marks || !inside(true)) return;
+      if (!marks) return;
       const {selected, color} = HT.state.get(), chosen = new Set(selected), {isIn} = HT.filter.now(net);
       const {colours} = HT.colours.ofColumn(net, color), r = net.nHeads > 400 ? 3.2 : 5;
       const order = net.names.map((_, i) => i).sort((a, b) => (chosen.has(a) - chosen.has(b)) || (isIn[a] - isIn[b]));
@@ -79,7 +84,7 @@ HT.map = (() => {
         const point = isOut ? svg("path", {d: `M${cx - r} ${cy + r}h${2 * r}l${-r} ${-2 * r}z`, ...look}) : svg("circle", {cx, cy, r, ...look});
         if (!chosen.has(i)) return [point];
         const ring = svg("circle", {cx, cy, r: r + 3, fill: "none", stroke: theme("accent"), "stroke-width": 2.2, class: "chosen", "data-head": i});
-        return selected.length > 12 ? [point, ring] : [point, ring, HT.plot.text(cx + r + 5, cy - r, net.names[i], {"font-size": 11})];
+        return selected.length > 12 ? [point, ring] : [point, ring, named(i, cx, cy, r)];
       }));
     }
     HT.state.subscribe(["x", "y"], state => { x.value = state.x; y.value = state.y; });

@@ -78,7 +78,7 @@ HT.matrix = (() => {
     const zoomed = inner.width / keys.length >= LABEL, bottom = zoomed ? 66 : MARGIN.bottom;
     const height = inner.height + MARGIN.top + bottom;
     const element = svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, xmlns: "http://www.w3.org/2000/svg"});
-    const scale = HT.fields.scaleOf(field), paint = HT.fields.painted(field, scale, queries, keys);
+    const scale = HT.colours.scale(field), paint = HT.fields.painted(field, scale, queries, keys);
     const sx = p => MARGIN.left + inner.width * p / keys.length, sy = p => MARGIN.top + inner.height * p / queries.length;
     element.append(rect(MARGIN.left, MARGIN.top, inner.width, inner.height, {fill: theme("faint")}),
       HT.plot.image(paint.pixels, paint.height, paint.width, MARGIN.left, MARGIN.top, inner.width, inner.height));
@@ -235,5 +235,5 @@ HT.matrix = (() => {
     return {controls, fill};
   }
 
-  return {card, organized, levels, draw, cross, followers, original, boundaries, patch, grid, described, PATCH};
+  return {card, organized, levels, followers, original, grid, described, PATCH};
 })();

@@ -29,13 +29,14 @@ HT.networkOf = core => {
     names: byName.get("name").words, column: name => byName.get(name), families: text.families,
     explained: word => text.terms_explained[word],
   };
+  net.main = Object.keys(text.grains)[0];  // the kind of matrices that is shown first: after softmax, signed, or an array's values
   const index = new Map(net.names.map((name, i) => [name, i]));
   net.title = i => net.isArray ? `${text.axis_name} ${net.names[i]}` : net.names[i];
   net.indices = names => names.map(name => index.get(name)).filter(i => i !== undefined);
   const key = ({basis, input}) => basis === "input" ? `input_${input}` : `all_${basis}`;
   net.tree = () => named(key(HT.state.get()));
   net.joint = named(`all_${kinds[0].kind}`);  // families are made of this one
-  const single = {kind: "input", title: `questionnaire of ${text.values}, this input alone`, meaning: "Heads are close if " +
+  const single = {kind: "input", title: `questionnaire of ${text.values}, this input alone`, meaning: `${text.unit.many[0].toUpperCase()}${text.unit.many.slice(1)} are close if ` +
     `their ${text.values} agree on the trees of queries and keys of this input.`};
   net.similarity = () => kinds.find(each => each.kind === HT.state.get().basis) || single;
   net.choices = [...kinds, single].map(each => [each.kind, each.title]);

@@ -228,5 +228,5 @@ HT.plot = (() => {
   /** Draw again whatever is there: another theme, another width. */
   const redrawAll = () => { for (const item of cards) if (item.drawing && item.element.isConnected) item.render(); };
 
-  return {FONT, cards, card, frame, text, line, rect, ticks, logTicks, bar, legend, image, placeOf, listen, redrawAll};
+  return {cards, card, frame, text, line, rect, ticks, bar, legend, image, redrawAll};
 })();

@@ -28,12 +28,12 @@ HT.scales = (() => {
 
   function coefficients(net, s) {
     const values = lazily("Coefficients as a table", () => {
-      if (row(s) < 0) return el("p", {}, "Not stored for this head.");
+      if (row(s) < 0) return el("p", {}, `Not stored for this ${net.unit.one}.`);
       const found = coefficientsOf(s);
       return table("Coarsest functions first", ["support", "|coefficient|"], found.support.map((size, f) => [size, found.values[f]]));
     });
     return card({id: `coefficients-${"ab"[s]}`, title: "Haar coefficients by support", level: "h4", term: net.explained("Haar coefficients"),
-      sentence: `Of ${net.text.values}. Large values on the right: coarse folders describe most of the head.`, tables: [values],
+      sentence: `Of ${net.text.values}. Large values on the right: coarse folders describe most of the ${net.unit.one}.`, tables: [values],
       draw: width => {
         if (row(s) < 0) return null;
         const {support, values: found} = coefficientsOf(s), positive = found.map(v => Math.max(v, 1e-30));
@@ -50,7 +50,7 @@ HT.scales = (() => {
       const n = got.input.arrays.octaves.length;
       return Array.from(got.input.arrays.energy.subarray(row(s) * n, (row(s) + 1) * n));
     };
-    const values = lazily("Energy as a table", () => row(s) < 0 ? el("p", {}, "Not stored for this head.")
+    const values = lazily("Energy as a table", () => row(s) < 0 ? el("p", {}, `Not stored for this ${net.unit.one}.`)
       : table("Share of the sum of squares by support", ["support from", "share"], shares().map((share, i) => [got.input.arrays.octaves[i], share])));
     return card({id: `energy-${"ab"[s]}`, title: "Energy by support", level: "h4", term: net.explained("energy"), tables: [values],
       sentence: `Of ${net.text.values}. Sum of squares of all coefficients; coarse functions are on the right.`,
@@ -73,11 +73,11 @@ HT.scales = (() => {
       return shown.scale * Math.sign(code - 127) * (code / 127 - 1) ** 2;
     };
     const blocks = (starts, n) => { let b = 0; return Int32Array.from({length: n}, (_, p) => { while (b + 1 < starts.length && starts[b + 1] <= p) b++; return b; }); };
-    const list = lazily("Shares as a table", () => row(s) < 0 ? el("p", {}, "Not stored for this head.")
+    const list = lazily("Shares as a table", () => row(s) < 0 ? el("p", {}, `Not stored for this ${net.unit.one}.`)
       : table("Norm of each term relative to softmax; the terms are not orthogonal", ["term", "share"], net.terms.map((name, t) => [TITLES[name], share(t)])));
     return card({id: `terms-${"ab"[s]}`, title: "Softmax and its paraproduct terms", level: "h4", term: net.explained("paraproduct"), tables: [list],
       sentence: "How much of softmax each scale explains. Blue −, red +; fourth-root scale. Percentages are norms relative to that of softmax." +
-        (net.kind === "scores" ? "" : " Softmax is taken of the logarithms of what the run has."),
+        (net.kind === "scores" ? "" : ` Softmax is taken of the logarithms of ${net.kind === "signed" ? "absolute values" : "what the run has"}.`),
       draw: width => {
         if (row(s) < 0) { shown = null; return null; }
         const {arrays, shapes, text: words} = got.input, [, nTerms, nRows, nColumns] = shapes.terms;
@@ -119,7 +119,7 @@ HT.scales = (() => {
       ["input", ...heads().map(head => net.names[head])], columns.map((column, i) => [token(net.inputs[i]), ...heads().map(head => column[head])])));
     let plot = null;
     return card({id: "structures", title: "Structure score on each input", level: "h4", term: net.explained("structure score"),
-      sentence: "Grey boxes span the middle 80 % of all heads; their line is the median.", tables: [values],
+      sentence: `Grey boxes span the middle 80 % of all ${net.unit.many}; their line is the median.`, tables: [values],
       draw: width => {
         if (!columns.length) return null;
         const band = [0.1, 0.5, 0.9].map(q => columns.map(own => quantile(own, q)));
@@ -148,8 +148,8 @@ HT.scales = (() => {
     if (!lacks) return;
     const kept = Array.from(got.input.arrays.detail_heads), family = net.familyOf(headOf(s));
     const near = kept.filter(head => family && net.familyOf(head) === family);
-    note.replaceChildren("Haar coefficients and paraproduct terms of this head were left out to keep the page small. They are included for ",
-      near.length ? "the typical head of its family, " : "the typical heads of the families: ",
+    note.replaceChildren(`Haar coefficients and paraproduct terms of this ${net.unit.one} were left out to keep the page small. They are included for `,
+      near.length ? `the typical ${net.unit.one} of its family, ` : `the typical ${net.unit.many} of the families: `,
       ...(near.length ? near : kept).slice(0, 12).flatMap((head, i) => [i ? ", " : "", headLink(net.names[head], [head])]), ".");
   }
 

@@ -1,18 +1,35 @@
 /* Answers at the top, stability across inputs, the sections of a run, glossary, settings. */
 HT.sections = (() => {
-  const {el, byId, number, percent, table, token, lazily, headLink, words} = HT.dom;
+  const {el, byId, number, table, token, lazily, headLink, words, counted} = HT.dom;
 
-  const VALUES = {"centred scores": "centred scores: before softmax, each row minus its mean", "raw scores": "raw scores, before softmax",
-    probabilities: "probabilities, after softmax", "value-weighted attention": "probability times the norm of what each key contributes"};
+  const VALUES = {"centred scores": "before softmax, each row minus its mean", "raw scores": "before softmax",
+    probabilities: "after softmax", "value-weighted attention": "probability times the norm of what each key contributes"};
+
+  /** A percentage is not torn at the end of a line. */
+  const together = text => text.replaceAll(" %", "\u00a0%");
+
+  /** Phrases of a sentence, some of them links; what stands at a link without a space stays on its line. */
+  function flowing(phrases, link) {
+    const nodes = [];
+    phrases.forEach((part, i) => {
+      if (part.heads.length) {
+        const [, before, near] = /^([^]*?)(\S*)$/.exec(i && typeof nodes.at(-1) === "string" ? nodes.pop() : "");
+        nodes.push(before, near ? el("span", {class: "unbroken"}, near, link(part)) : link(part));
+      } else nodes.push(together(part.text));
+    });
+    return nodes;
+  }
 
   function answers(net) {
     const {text} = net, n = net.inputs.length, perLayer = net.nHeads / text.layers;
-    const heads = text.unit.one === "depth" ? `${net.nHeads} depths` : Number.isInteger(perLayer) ? `${text.layers} layer${text.layers > 1 ? "s" : ""} × ${perLayer} heads` : `${net.nHeads} heads in ${text.layers} layers`;
-    byId("summary").textContent = `${heads}, ${n} input${n > 1 ? "s" : ""}; organized: ${VALUES[text.values] || text.values}.`;
-    const phrase = part => part.heads.length ? headLink(part.text, net.indices(part.heads)) : part.text;
+    const many = counted(net.nHeads, net.unit), layers = `${text.layers} layer${text.layers > 1 ? "s" : ""}`;
+    const heads = perLayer === 1 ? many : Number.isInteger(perLayer) ? `${layers} × ${counted(perLayer, net.unit)}` : `${many} in ${layers}`;
+    const meaning = VALUES[text.values] ? ` (${VALUES[text.values]})` : "";
+    byId("summary").textContent = `${heads}, ${n} input${n > 1 ? "s" : ""}; organized: ${text.values}${meaning}.`;
+    const link = part => headLink(together(part.text), net.indices(part.heads));
     let inner = null;
     for (const {about, phrases} of text.answers) {
-      const line = el("li", {"data-about": about}, ...phrases.map(phrase));
+      const line = el("li", {"data-about": about}, ...flowing(phrases, link));
       if (about !== "family") { byId("answers").append(line); continue; }
       if (!inner) {
         inner = el("ul");
@@ -39,7 +56,7 @@ HT.sections = (() => {
   /** A head's name within other text as a link to it. */
   function linked(net, value) {
     if (typeof value !== "string") return value;
-    const found = /\bL\d+H\d+\b/.exec(value), [head] = found ? net.indices([found[0]]) : [];
+    const found = new RegExp(`\\b${net.unit.name}\\b`).exec(value), [head] = found ? net.indices([found[0]]) : [];
     if (head === undefined) return value;
     return el("span", {}, value.slice(0, found.index), headLink(found[0], [head]), value.slice(found.index + found[0].length));
   }
@@ -49,9 +66,9 @@ HT.sections = (() => {
     if (!found) { byId("stability").hidden = true; return; }
     const [low, high] = found.interval, n = found.correlations.length;
     const firm = Array.from(net.joint.support).filter(v => v >= 0.5).length, all = Array.from(net.joint.support).filter(v => !Number.isNaN(v)).length;
-    slot.append(el("p", {}, `Inputs agree on the ranking of heads by structure score with a mean rank correlation of ${number(found.mean)}` +
-      `${low === null ? "" : ` (${number(low)} to ${number(high)})`}. ` + (firm ? `${firm} of ${all} folders of the tree of heads have a support of at least 50 %, `
-      : "No folder of the tree of heads has a support of 50 %, ") + `by trees of halves of the inputs in ${found.n_bootstrap} random divisions.`));
+    slot.append(el("p", {}, `Inputs agree on the ranking of ${net.unit.many} by structure score with a mean rank correlation of ${number(found.mean)}` +
+      `${low === null ? "" : ` (${number(low)} to ${number(high)})`}. ` + (firm ? `${firm} of ${all} folders of the tree of ${net.unit.many} have a support of at least 50 %, `
+      : `No folder of the tree of ${net.unit.many} has a support of 50 %, `) + `by trees of halves of the inputs in ${found.n_bootstrap} random divisions.`));
     let plot = null;
     const card = HT.plot.card({
       id: "agreement", title: "Agreement of inputs", term: net.explained("rank correlation"), sentence: "Rank correlation of structure scores between every two inputs: 1 means the same ranking.",
@@ -75,9 +92,9 @@ HT.sections = (() => {
         ["input", ...found.correlations.keys()], found.correlations.map((row, i) => [i, ...row])))],
     });
     slot.append(el("div", {class: "two"}, card.element, el("div", {class: "card"}, table(
-      `Heads of highest and of lowest structure score, and on how many of ${n} inputs they are among the ${found.n_selected} first or last`,
+      `Highest and lowest structure scores, and on how many of ${n} inputs these ${net.unit.many} are among the ${found.n_selected} first or last`,
       ["rank", "highest", "on inputs", "lowest", "on inputs"], found.recurring.map(row => row.map(value => linked(net, value)))))),
-    table(`Each input's tree of heads (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
+    table(`Each input's tree of ${net.unit.many} (questionnaire of ${net.text.values})`, ["input", "distance to the tree of all inputs", "questionnaire"],
       net.inputs.map((name, i) => [token(name), found.tree_distances[i], found.status[i].split(";")[0]])));
     HT.later(slot, [], async () => card.render());
   }
@@ -120,5 +137,19 @@ HT.sections = (() => {
     }}, section.dataset.contents)));
   }
 
-  return {answers, notes, stability, optional, glossary, settings, contents};
+  /** Put an explanation wherever the page's text asks for one. */
+  function explain({text}) {
+    for (const mark of document.querySelectorAll("[data-term]")) mark.replaceWith(HT.dom.why(text.terms_explained[mark.dataset.term]));
+  }
+
+  /** What a page does once its entry point has made all of it. */
+  function begun(made) {
+    byId("skip").addEventListener("click", event => { event.preventDefault(); byId("table").scrollIntoView(); byId("table").focus(); });
+    HT.track(made.then(() => { HT.groups.resizing(); document.documentElement.dataset.ready = ""; })).catch(error => {
+      byId("summary").textContent = `This page could not be displayed: ${error.message}. It needs a browser from 2023 or later.`;
+      throw error;
+    });
+  }
+
+  return {answers, notes, stability, optional, glossary, settings, contents, explain, begun, flowing};
 })();

@@ -19,9 +19,16 @@ HT.thumbnails = (() => {
       context.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), nColumns, nRows),
         (i % perRow) * nColumns, Math.floor(i / perRow) * nRows);
     }
-    return {codesOf, nRows, nColumns, draw: (target, i, x, y, side) =>
+    return {codesOf, nRows, nColumns, signed, draw: (target, i, x, y, side) =>
       target.drawImage(canvas, (i % perRow) * nColumns, Math.floor(i / perRow) * nRows, nColumns, nRows, x, y, side, side)};
   }
+
+  /** From a value to its place 0 to 1 on a picture's scale, which shows square roots, and back. */
+  const shareOf = (v, signed) => {
+    const root = Math.sqrt(Math.min(1, Math.abs(v)));
+    return signed ? (1 + Math.sign(v) * root) / 2 : v > 0 ? root : 0;
+  };
+  const valueOf = (share, signed) => signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2;
 
   /** Codes of a field on a scale of its own. */
   function shrunk(field, n) {
@@ -35,8 +42,8 @@ HT.thumbnails = (() => {
       }
     }
     const means = sums.map((v, i) => counts[i] ? v / counts[i] : NaN);
-    const sorted = means.filter(v => v === v).sort(), high = sorted[Math.floor(BRIGHT * (sorted.length - 1))] || 1;
-    return {codes: Uint8Array.from(means, v => v !== v ? 15 : Math.round(14 * Math.sqrt(Math.min(1, Math.max(0, v / high))))), rows, columns};
+    const sorted = means.filter(v => v === v).map(Math.abs).sort(), high = sorted[Math.floor(BRIGHT * (sorted.length - 1))] || 1;
+    return {codes: Uint8Array.from(means, v => v !== v ? 15 : Math.round(14 * shareOf(v / high, field.signed))), rows, columns};
   }
 
   /** The pictures of an input; null if its matrices were left out. */
@@ -47,19 +54,19 @@ HT.thumbnails = (() => {
       made.set(input, sheet(shape, i => HT.data.codes(array, shape, 4, i), signed));
       return made.get(input);
     }
-    const part = await HT.data.part(`probs_${input}`);
+    const part = await HT.data.part(`${net.main}_${input}`);
     if (!part) return null;
     const small = Array.from({length: net.nHeads}, (_, i) => shrunk(HT.fields.ofHead(part, i), net.nHeads > MANY ? SIZE / 2 : SIZE));
-    made.set(input, sheet([net.nHeads, small[0].rows, small[0].columns], i => small[i].codes));
+    made.set(input, sheet([net.nHeads, small[0].rows, small[0].columns], i => small[i].codes, part.text.signed));
     return made.get(input);
   }
 
   /** The mean picture of some heads, as a canvas. */
   function mean(pictures, heads) {
-    const {nRows, nColumns} = pictures, total = new Float32Array(nRows * nColumns);
-    for (const head of heads) pictures.codesOf(head).forEach((c, i) => { total[i] += c > 14 ? NaN : (c / 14) ** 2; });
-    const high = total.reduce((a, v) => v > a ? v : a, 0) || 1;
-    const pixels = pixelsOf(total.map(v => v !== v ? 15 : 14 * Math.sqrt(v / high)));
+    const {nRows, nColumns, signed} = pictures, total = new Float32Array(nRows * nColumns);
+    for (const head of heads) pictures.codesOf(head).forEach((c, i) => { total[i] += c > 14 ? NaN : valueOf(c / 14, signed); });
+    const high = total.reduce((a, v) => Math.abs(v) > a ? Math.abs(v) : a, 0) || 1;
+    const pixels = pixelsOf(total.map(v => v !== v ? 15 : 14 * shareOf(v / high, signed)), signed);
     const canvas = el("canvas", {width: nColumns, height: nRows});
     canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), nColumns, nRows), 0, 0);
     return canvas;

@@ -82,13 +82,13 @@ HT.tokens = (() => {
       parts.paint(found, group);
       parts.queryCells.forEach((cell, g) => cell?.classList.toggle("query", g === group));
       const sentences = found.map((own, s) => {
-        const order = Array.from(own.keys()).sort((a, b) => own[b] - own[a]).slice(0, TOP).filter(g => own[g] > 0);
+        const order = Array.from(own.keys()).sort((a, b) => Math.abs(own[b]) - Math.abs(own[a])).slice(0, TOP).filter(g => own[g]);
         const listed = order.flatMap((g, i) => [i ? ", " : "", el("bdi", {class: "token"}, parts.label(g)), ` ${
-          net.kind === "weighted" ? number(own[g]) : percent(own[g])}`]);
+          net.kind === "weighted" || net.kind === "signed" ? number(own[g]) : percent(own[g])}`]);
         return el("div", {class: `slot-${s}`}, el("strong", {}, got.slots[s].name), ": ", ...(listed.length ? listed : ["nothing"]));
       });
       const lead = group < 0 ? "Mean over all queries. Hover or click a query." : [el("bdi", {class: "token query"}, parts.queryLabel(group)),
-        query === pin && q < 0 ? ` (query ${query}, pinned) attends to` : ` (query ${query}) attends to`];
+        query === pin && q < 0 ? ` (query ${query}, pinned) ${net.unit.does}` : ` (query ${query}) ${net.unit.does}`];
       say.replaceChildren(...[lead].flat(), ...sentences);
       unpin.hidden = pin < 0;
     }
@@ -110,7 +110,7 @@ HT.tokens = (() => {
 
   // -- text ------------------------------------------------------------------------------------------------
 
-  function passage({input}) {
+  function passage({input, slots}) {
     const {queries, keys} = input.text, given = keys.length - queries.length;  // queries may be the last tokens: all, or what was written
     const isTail = given >= 0 && queries.every((name, i) => name === keys[given + i]);
     const whole = HT.state.get().words;
@@ -134,7 +134,7 @@ HT.tokens = (() => {
     const keyPart = build(keys, keyGroups, marks[1], asQueries);
     const box = (name, flow, kind = "") => el("div", {class: `passage${kind}`, tabindex: "0", role: "group", "aria-label": name}, ...flow);
     const common = {keyGroups, nQueries: queries.length, label: g => visible(label(keys, marks[1])(keyGroups[g]), 30),
-      paint: found => shade(keyPart.cells, found)};
+      paint: found => shade(keyPart.cells, found, slots[0].field?.signed)};
     if (isTail) {
       const own = keyGroups.map((group, g) => [g, asQueries(group)]).filter(([, group]) => group.length);
       return {
@@ -150,11 +150,17 @@ HT.tokens = (() => {
     };
   }
 
+  /** The largest size of some weights. */
+  const mostOf = own => own.reduce((a, v) => Math.max(a, Math.abs(v)), 0) || 1;
+
+  /** The shade of a share of the largest weight: in a head's own colour, or in those of signs if weights have both. */
+  const ink = (share, s, signed) => `rgb(var(--${!signed ? `slot-${s}` : share < 0 ? "minus" : "plus"}) / ${(0.75 * Math.abs(share) ** 0.6).toFixed(3)})`;
+
   /** Colours of cells by one head, or by two: the upper half by the first, the lower by the second. */
-  function shade(cells, found) {
-    const most = found.map(own => own.reduce((a, v) => Math.max(a, v), 0) || 1);
+  function shade(cells, found, signed) {
+    const most = found.map(mostOf);
     cells.forEach((cell, g) => {
-      const [a, b] = found.map((own, s) => `rgb(var(--slot-${s}) / ${(0.75 * (own[g] / most[s]) ** 0.6).toFixed(3)})`);
+      const [a, b] = found.map((own, s) => ink(own[g] / most[s], s, signed));
       cell.style.background = b ? `linear-gradient(${a} 0 50%, ${b} 50% 100%)` : a;
     });
   }
@@ -190,16 +196,16 @@ HT.tokens = (() => {
       elements: [el("div", {class: "pictures"}, ...elements)], queryGroups: single(queries), keyGroups: single(keys), nQueries: queries.length,
       queryCells: cellsOf[0], label: g => keys[g], queryLabel: g => queries[g],
       paint: (found, group) => found.forEach((own, s) => {
-        const most = own.reduce((a, v) => Math.max(a, v), 0) || 1;
+        const most = mostOf(own), signed = slots[s].field?.signed;
         cellsOf[s].forEach((cell, k) => {
-          const t = (own[k] / most) ** 0.6;
-          cell.style.background = cell.classList.contains("t") ? `rgb(var(--slot-${s}) / ${(0.75 * t).toFixed(3)})`
-            : `rgb(0 0 0 / ${(0.78 * (1 - t)).toFixed(3)})`;
+          const share = own[k] / most;
+          cell.style.background = signed || cell.classList.contains("t") ? ink(share, s, signed)
+            : `rgb(0 0 0 / ${(0.78 * (1 - share ** 0.6)).toFixed(3)})`;
           if (s) cell.classList.toggle("query", k === group);
         });
       }),
     };
   }
 
-  return {view, grouped, piecesOf};
+  return {view, grouped};
 })();

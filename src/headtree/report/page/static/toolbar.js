@@ -1,6 +1,6 @@
 /* What acts on every view: input, search, chips, the colour of heads, the selection. */
 HT.toolbar = (() => {
-  const {el, byId, button, options, words, why} = HT.dom;
+  const {el, byId, button, options, words, why, counted} = HT.dom;
   const CHIPS = 12;  // of a kind; more are in a fold
 
   /** Whether keys mean letters there, and not what they do elsewhere. */
@@ -39,7 +39,7 @@ HT.toolbar = (() => {
     HT.state.subscribe(["selected"], ({selected}) => {
       const {names, unit} = HT.network, some = selected.slice(0, 6).map(head => names[head]).join(", ");
       byId("selection").textContent = selected.length
-        ? `${selected.length} ${selected.length > 1 ? unit.many : unit.one} selected: ${some}${selected.length > 6 ? ", …" : ""}` : `No ${unit.one} selected`;
+        ? `${counted(selected.length, unit)} selected: ${some}${selected.length > 6 ? ", …" : ""}` : `No ${unit.one} selected`;
       for (const id of ["copy", "csv", "clear"]) byId(id).disabled = !selected.length;
     });
     byId("clear").addEventListener("click", () => HT.state.select([]));
@@ -79,7 +79,7 @@ HT.toolbar = (() => {
     const folders = net.column("folder_1")?.values ?? [];
     group("folder 1", counted(Array.from(folders, String)).sort((a, b) => b[1] - a[1]).map(([folder, n]) => chip(folder, `folder 1 = ${folder}`, n)));
     const layers = counted(Array.from(net.column("layer")?.values ?? [], String)).map(([layer]) => layer);
-    if (layers.length > 1) group("layer", layers.map(layer => chip(layer, `layer ${layer}`)));
+    if (layers.length > 1 && layers.length < net.nHeads) group("layer", layers.map(layer => chip(layer, `layer ${layer}`)));
     HT.state.subscribe(["filter"], () => {
       for (const [item, term] of made) item.setAttribute("aria-pressed", String(HT.filter.has(term)));
     });
