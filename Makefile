@@ -5,7 +5,7 @@
 # make docs-fresh  the same from nothing: every example runs again
 # make bench     the benchmarks behind docs/performance.md
 # make sweep     captures tiny models of every family of transformers, and writes docs/families.md
-# make findings  writes the tables of docs/findings.md
+# make findings  writes the verdicts of docs/findings.md and the tables of docs/findings_tables.md
 # make similarities  writes the tables of docs/similarities.md
 # make tokens    writes the tables of docs/token_tensor.md, and its sentences in docs/findings.md
 # make fuzz      organizes 10,000 drawn arrays and compares them with literal definitions
@@ -43,7 +43,8 @@ docs-fresh:
 
 # The paper's claims on the bundled networks and a pretrained BERT; takes ten to fifteen minutes.
 findings: $(STAMP)
-	$(BIN)/headtree reproduce --networks bundled,minilm --sensitivity -o runs/findings --into docs/findings.md
+	$(BIN)/headtree reproduce --networks bundled,minilm --sensitivity -o runs/findings \
+		--into docs/findings.md --into docs/findings_tables.md
 
 # Every similarity of heads on four networks; half an hour. PICTURES=FOLDER, with CIFAR-10, adds the ViT's function.
 similarities: $(STAMP)
@@ -51,8 +52,7 @@ similarities: $(STAMP)
 
 # Which method knows which tokens matter, on three networks; ten minutes.
 tokens: $(STAMP)
-	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/token_tensor.md
-	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/findings.md
+	$(BIN)/headtree reproduce --tokens --inputs 12 -o runs/tokens --into docs/token_tensor.md --into docs/findings.md
 
 # Random weights, no downloads; takes five to ten minutes.
 sweep: $(STAMP)

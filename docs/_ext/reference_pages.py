@@ -1,7 +1,7 @@
 """Writes docs/reference before Sphinx reads its sources: public names, command line, run folder and glossary.
 
 Everything comes from the package: docstrings, the help of the commands, `runs.contents` and
-`measures.heads.glossary`; and the tables of findings.md. Only grouping, sources and see-also are in `public_names`.
+`measures.heads.glossary`. Only grouping, sources and see-also are in `public_names`.
 """
 
 import inspect
@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import typer
-from github_links import findings
 from public_names import GROUPS, Entry, Group
 from sphinx.application import Sphinx
 from sphinx.errors import ConfigError
@@ -32,7 +31,6 @@ def write_pages(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "reference"
     folder.mkdir(exist_ok=True)
     pages = dict(_pages())
-    pages["findings_tables.md"] = findings((Path(app.srcdir) / "findings.md").read_text(encoding="utf-8"))[1]
     for old in set(folder.glob("*.*")) - {folder / name for name in pages}:
         old.unlink()
     for name, text in pages.items():
@@ -69,7 +67,6 @@ def _index() -> str:
         "   command_line",
         "   run_folder",
         "   glossary",
-        "   findings_tables",
         "",
         "All names",
         "---------",

@@ -10,7 +10,7 @@ from torch import nn
 import headtree as ht
 from headtree.measures import perturbation
 from headtree.study import perturbation_study
-from headtree.study.reproduce import into
+from headtree.study.marked_parts import marks, write_parts
 from tests.depth.conftest import network
 
 
@@ -151,9 +151,9 @@ def test_the_study_is_written_and_read_again(tmp_path, monkeypatch):
     written = perturbation_study.write_perturbation(found, tmp_path).read_text(encoding="utf-8")
     assert "| token tensor (norm) | 0.510 |" in written
     document = tmp_path / "document.md"
-    for marks, says_all in ((perturbation_study.MARKS, True), (perturbation_study.SENTENCE_MARKS, False)):
-        document.write_text("before\n\n{}\n\n{}\n\nafter\n".format(*marks))
-        into(document, *perturbation_study.results_for(document, tmp_path))
+    for part, says_all in (("perturbation", True), ("which tokens", False)):
+        document.write_text("before\n\n{}\n\n{}\n\nafter\n".format(*marks(part)))
+        write_parts(perturbation_study.perturbation_parts(found), [document])
         text = document.read_text(encoding="utf-8")
         assert "**txl**: *token tensor (norm)* finds" in text
         assert ("| 0.510 |" in text) is says_all

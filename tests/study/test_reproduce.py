@@ -9,7 +9,9 @@ from headtree.pipeline.sources import TensorSource
 from headtree.study import reproduce as module
 from headtree.study.claims.catalogue import TESTS
 from headtree.study.claims.pairs import PAIR_TESTS
-from headtree.study.reproduce import BEGIN, END, into, reproduce
+from headtree.study.claims_report import claim_parts
+from headtree.study.marked_parts import marks, write_parts
+from headtree.study.reproduce import reproduce
 from tests.runs.examples import QUICK, small_run, tensors
 
 
@@ -99,22 +101,40 @@ def test_figures_are_there_and_named_in_the_text(claims):
         assert (folder / "out" / name).stat().st_size > 1000
 
 
-def test_only_the_marked_part_of_a_document_is_replaced(claims, tmp_path):
-    folder, _ = claims
-    document = tmp_path / "findings.md"
-    document.write_text(f"# Title\n\nbefore\n\n{BEGIN}\nolder text\n{END}\n\nafter\n")
-    into(document, folder / "out" / "claims.md")
-    first = document.read_text()
-    into(document, folder / "out" / "claims.md")
-    assert document.read_text() == first
-    assert first.startswith(f"# Title\n\nbefore\n\n{BEGIN}\n\n## The claims")
-    assert first.endswith(f"{END}\n\nafter\n")
-    assert "older text" not in first
-    assert "Fig. 1:" not in first
-    assert "![" not in first
+def test_only_the_marked_parts_of_documents_are_replaced(claims, tmp_path):
+    parts = claim_parts(claims[1])
+    documents = {name: tmp_path / f"{name}.md" for name in parts}
+    for name, document in documents.items():
+        document.write_text("# Title\n\nbefore\n\n{}\nolder text\n{}\n\nafter\n".format(*marks(name)))
+    written = []
+    for _ in range(2):
+        write_parts(parts, list(documents.values()))
+        written.append([document.read_text(encoding="utf-8") for document in documents.values()])
+    assert written[0] == written[1]
+    for text, name, heading in zip(written[0], parts, ("The claims", "first"), strict=True):
+        begin, end = marks(name)
+        assert text.startswith(f"# Title\n\nbefore\n\n{begin}\n\n## {heading}")
+        assert text.endswith(f"{end}\n\nafter\n")
+        assert "older text" not in text
+        assert "Fig. 1:" not in text
+        assert "![" not in text
+    verdicts, tables = written[0]
+    assert "| in the paper | claim | first | second |" in verdicts
+    assert "Claims about" not in verdicts
+    assert "\n## second\n" in tables
+    assert "\n### second: Diagnostics" in tables
+
+
+def test_a_document_may_have_both_parts_but_not_none(claims, tmp_path):
+    parts = claim_parts(claims[1])
+    document = tmp_path / "both.md"
+    document.write_text("\n".join(mark for name in parts for mark in marks(name)))
+    write_parts(parts, [document])
+    assert "\n## The claims" in document.read_text(encoding="utf-8")
+    assert "\n## second\n" in document.read_text(encoding="utf-8")
     document.write_text("# no marks\n")
-    with pytest.raises(ValueError, match="must have the lines"):
-        into(document, folder / "out" / "claims.md")
+    with pytest.raises(ValueError, match="must have the lines '<!-- claims: begin -->' and"):
+        write_parts(parts, [document])
 
 
 def test_networks_that_are_not_known_are_named(tmp_path):

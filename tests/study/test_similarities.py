@@ -20,7 +20,7 @@ from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.models.bundled import vit
 from headtree.models.bundled.bundle import BundledNetwork
-from headtree.study.reproduce import into
+from headtree.study.marked_parts import marks, write_parts
 from headtree.study.similarities import compare_similarities as comparing
 from headtree.study.similarities import (
     evidence_networks,
@@ -407,9 +407,9 @@ def test_the_report_has_tables_and_computed_sentences(compared, tmp_path):
     for name in comparing.SIMILARITIES:
         assert sum(row["similarity"] == name and row["question"] == "milliseconds" for row in rows) == 1
     document = tmp_path / "similarities-page.md"
-    begin, end = comparing.MARKS
+    begin, end = marks("similarities")
     document.write_text(f"# Title\n\n{begin}\n{end}\n\nafter\n")
-    into(document, written, comparing.MARKS)
+    write_parts({"similarities": text}, [document])
     assert document.read_text().startswith(f"# Title\n\n{begin}\n\n## Similarities of heads compared")
     assert document.read_text().endswith(f"{end}\n\nafter\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,11 @@ def reproduce(
         typer.Option("--sensitivity", help="Also repeat each organization with each setting changed (minutes)."),
     ] = False,
     into: Annotated[
-        Path | None, typer.Option(help="A Markdown file; the results replace its text between two marks.")
+        list[Path] | None,
+        typer.Option(
+            help="A Markdown file; the results replace its text between two marks. May be given several times.",
+            show_default=False,
+        ),
     ] = None,
     similarities: Annotated[
         bool,
@@ -63,10 +68,10 @@ def reproduce(
     function and roles, and what it costs.
     """  # noqa: D301
     if similarities:
-        _similarities(networks, output, into, pictures, device)
+        _similarities(networks, output, into or [], pictures, device)
         return
     if tokens:
-        _tokens(networks, output, into, inputs)
+        _tokens(networks, output, into or [], inputs)
         return
     with cli_errors("reproduce"):
         if pictures is not None:
@@ -76,44 +81,45 @@ def reproduce(
         bundled = None if all(Path(name).is_dir() for name in names) else "demo"
         require_extras("testing the paper's claims", draw=True, also=bundled)
         from headtree.study import reproduce as reproducing
+        from headtree.study.claims_report import claim_parts
+        from headtree.study.marked_parts import write_parts
 
         claims = reproducing.reproduce(
             names, output, n_inputs=inputs, sensitivity=sensitivity, say=step_printer(str(output))
         )
-        if into is not None:
-            reproducing.into(into, claims)
-        typer.echo(f"\n{claims.read_text(encoding='utf-8').split('## ')[0].rstrip()}\n\nAll results: {claims}")
+        parts = claim_parts(claims.read_text(encoding="utf-8"))
+        write_parts(parts, into or [])
+        typer.echo(f"\n{parts['claims'].rstrip()}\n\nAll results: {claims}")
 
 
 def _similarities(
-    networks: str | None, output: Path, into: Path | None, pictures: Path | None, device: str
+    networks: str | None, output: Path, into: Sequence[Path], pictures: Path | None, device: str
 ) -> None:
     with cli_errors("reproduce", stopped="what was measured is kept; the same command continues"):
         require_extras("comparing similarities of heads", draw=False, also="demo")
-        from headtree.study import reproduce as reproducing
+        from headtree.study.marked_parts import write_parts
         from headtree.study.similarities import compare_similarities as comparing
         from headtree.study.similarities.evidence_networks import NETWORKS
 
         names = [name.strip() for name in (networks or ",".join(NETWORKS)).split(",") if name.strip()]
         found = comparing.compare(names, output, pictures=pictures, device=device, say=step_printer(str(output)))
         written = comparing.write_similarities(found, output)
-        if into is not None:
-            reproducing.into(into, written, comparing.MARKS)
-        short = written.read_text(encoding="utf-8").split("## ")[1].split("\n", 1)[1].strip()
+        text = written.read_text(encoding="utf-8")
+        write_parts({"similarities": text}, into)
+        short = text.split("## ")[1].split("\n", 1)[1].strip()
         typer.echo(f"\n{short}\n\nAll results: {written}")
 
 
-def _tokens(networks: str | None, output: Path, into: Path | None, inputs: int) -> None:
+def _tokens(networks: str | None, output: Path, into: Sequence[Path], inputs: int) -> None:
     with cli_errors("reproduce", stopped="what was measured is kept; the same command continues"):
         require_extras("comparing which tokens matter", draw=False, also="demo")
         from headtree.study import perturbation_study as perturbing
-        from headtree.study import reproduce as reproducing
+        from headtree.study.marked_parts import write_parts
 
         names = [name.strip() for name in (networks or ",".join(perturbing.NETWORKS)).split(",") if name.strip()]
         found = perturbing.perturb(names, output, n_inputs=inputs, say=step_printer(str(output)))
         written = perturbing.write_perturbation(found, output)
-        if into is not None:
-            reproducing.into(into, *perturbing.results_for(into, output))
+        write_parts(perturbing.perturbation_parts(found), into)
         short = written.read_text(encoding="utf-8").split("## ")[0].split("\n", 1)[1].strip()
         typer.echo(f"\n{short}\n\nAll results: {written}")
 

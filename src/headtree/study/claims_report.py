@@ -62,7 +62,7 @@ def claims_section(result: NetworkResult) -> Section:
     )
 
 
-def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, level: int = 1) -> str:
+def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding]) -> str:
     """One Markdown document on all networks.
 
     Parameters
@@ -71,12 +71,10 @@ def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, leve
         One for each network.
     pairs : sequence of Finding
         Findings on claims that compare networks.
-    level : int
-        Level of the first heading.
     """
     everything = [finding for result in results for finding in result.findings] + list(pairs)
     lines = [
-        f"{'#' * level} The claims of the Organized Attention paper, tested",
+        "# The claims of the Organized Attention paper, tested",
         "",
         RULE,
         "",
@@ -88,22 +86,27 @@ def markdown(results: Sequence[NetworkResult], pairs: Sequence[Finding], *, leve
         "",
     ]
     for result in results:
-        lines += [f"{'#' * (level + 1)} {result.name}", "", result.about, ""]
+        lines += [f"## {result.name}", "", result.about, ""]
         for table in _tables(result):
             lines += [*_markdown_table(table), ""]
         for picture in result.pictures:
             lines += [f"![{_escaped(picture.caption)}]({picture.file})", "", picture.caption, ""]
         for section in result.sections:
-            lines += _section_lines(section, f"{'#' * (level + 2)} {result.name}: {section.title}")
+            lines += _section_lines(section, f"### {result.name}: {section.title}")
     if pairs:
         rows = [(finding.network, *_row(finding)) for finding in pairs]
         table = Table("Claims that compare two networks.", ("networks", *_COLUMNS), tuple(rows))
-        lines += [f"{'#' * (level + 1)} Two networks", "", *_markdown_table(table), ""]
+        lines += ["## Two networks", "", *_markdown_table(table), ""]
     contained = _contained_table(results)
     if contained is not None:
-        heading = f"{'#' * (level + 1)} What the l1 entropy of heads already contains"
-        lines += [heading, "", *_markdown_table(contained), ""]
+        lines += ["## What the l1 entropy of heads already contains", "", *_markdown_table(contained), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def claim_parts(text: str) -> dict[str, str]:
+    """The document in two parts: the verdicts, and the tables behind them."""
+    verdicts, heading, tables = text.partition("\n## ")
+    return {"claims": verdicts, "tables of claims": heading + tables}
 
 
 def _counted(findings: Sequence[Finding]) -> str:

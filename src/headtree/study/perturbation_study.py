@@ -25,14 +25,6 @@ from headtree.study.similarities.evidence_networks import evidence_network
 
 NETWORKS = ("txl", "vit", "minilm")
 
-#: Lines of a document that mark the text which the results replace.
-MARKS = "<!-- perturbation: begin -->", "<!-- perturbation: end -->"
-
-#: The same for a document that has the sentences alone.
-SENTENCE_MARKS = "<!-- which tokens: begin -->", "<!-- which tokens: end -->"
-
-_RESULTS, _SENTENCES = "perturbation.md", "perturbation_sentences.md"
-
 #: Tokens of each text.
 TOKENS = 48
 
@@ -106,18 +98,15 @@ def _network(name: str, n_inputs: int) -> tuple[ModelView, list[Mapping[str, Ten
 
 
 def write_perturbation(found: Sequence[NetworkPerturbation], folder: Path) -> Path:
-    """Write ``perturbation.md``, its sentences alone, and ``perturbation.csv``; returns the first."""
+    """Write ``perturbation.md`` and ``perturbation.csv``; returns the first."""
     write_text(folder / "perturbation.csv", csv_text(found))
-    write_text(folder / _SENTENCES, _sentences(found) + "\n")
-    write_text(folder / _RESULTS, markdown_text(found))
-    return folder / _RESULTS
+    write_text(folder / "perturbation.md", markdown_text(found))
+    return folder / "perturbation.md"
 
 
-def results_for(document: Path, folder: Path) -> tuple[Path, tuple[str, str]]:
-    """What goes into a document, and between which marks: the sentences, or everything."""
-    if SENTENCE_MARKS[0] in document.read_text(encoding="utf-8"):
-        return folder / _SENTENCES, SENTENCE_MARKS
-    return folder / _RESULTS, MARKS
+def perturbation_parts(found: Sequence[NetworkPerturbation]) -> dict[str, str]:
+    """What documents show of it: everything, or the sentences alone."""
+    return {"perturbation": markdown_text(found), "which tokens": _sentences(found)}
 
 
 def csv_text(found: Sequence[NetworkPerturbation]) -> str:

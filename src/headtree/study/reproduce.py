@@ -33,9 +33,6 @@ from headtree.study.claims.verdict import Finding
 from headtree.study.claims_report import NetworkResult, claims_section, markdown
 from headtree.study.paper_figures import draw_claims
 
-#: Lines of a document that mark the text which `into` replaces.
-BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
-
 #: Sections of a run that are shown with its claims.
 _SECTIONS = ("diagnostics", "sensitivity")
 
@@ -77,35 +74,11 @@ def reproduce(
     target.mkdir(parents=True, exist_ok=True)
     chosen = _apart([_network(name, target, n_inputs, sensitivity, say) for name in _expanded(networks)])
     results = [_result(network, target) for network in chosen]
-    text = markdown(results, _pairs(results))
-    write_text(target / "claims.md", text)
+    write_text(target / "claims.md", markdown(results, _pairs(results)))
     for network, result in zip(chosen, results, strict=True):
         _add_section(network, result)
         redraw(network.run.path, say=_of_run(network.run.path, say))
     return target / "claims.md"
-
-
-def into(document: Path, results: Path, marks: tuple[str, str] = (BEGIN, END)) -> None:
-    """Replace the text between two marks of a Markdown document by the results, without figures.
-
-    Headings move one level down.
-    """
-    begin, end = marks
-    text = document.read_text(encoding="utf-8")
-    if begin not in text or end not in text:
-        raise InvalidValueError(
-            f"{document} must have the lines {begin!r} and {end!r}, which mark where the results go"
-        )
-    paragraphs = results.read_text(encoding="utf-8").strip().split("\n\n")
-    after_figure = {i + 1 for i, paragraph in enumerate(paragraphs) if paragraph.startswith("![")}
-    chosen = [
-        f"#{paragraph}" if paragraph.startswith("#") else paragraph
-        for i, paragraph in enumerate(paragraphs)
-        if not paragraph.startswith("![") and i not in after_figure
-    ]
-    body = "\n\n".join(chosen)
-    before, after = text.split(begin)[0], text.split(end)[1]
-    write_text(document, f"{before}{begin}\n\n{body}\n\n{end}{after}")
 
 
 # -- runs --------------------------------------------------------------------------------------------------------

@@ -36,9 +36,6 @@ from headtree.study.similarities.replication import (
 from headtree.study.similarities.roles_agreement import role_agreement
 from headtree.study.similarities.vit_effects import read_truth, write_truth
 
-#: Lines of a document that mark the text which `into` replaces.
-MARKS = ("<!-- similarities: begin -->", "<!-- similarities: end -->")
-
 #: The candidate for the best of all that was chosen on other inputs.
 CHOSEN = choose(read_scores())
 
