@@ -72,7 +72,7 @@ sphinx_gallery_conf = {
     "parallel": 2,
     "within_subsection_order": "gallery_figures.ReadingOrder",
     "image_scrapers": ("gallery_figures.scrape", "matplotlib"),
-    "ignore_repr_types": r"matplotlib|StyledFigure",
+    "ignore_repr_types": r"matplotlib|StyledFigure|<class 'list'>",  # lists: of what `axes.set` has set
     "capture_repr": ("_repr_html_", "__repr__"),
     "backreferences_dir": "auto_gallery/backreferences",
     "doc_module": ("headtree",),
@@ -87,6 +87,7 @@ sphinx_gallery_conf = {
 
 html_theme = "pydata_sphinx_theme"
 html_title = "headtree"
+html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False

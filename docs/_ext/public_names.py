@@ -26,6 +26,7 @@ def _section(number: int, more: str = "") -> str:
 
 
 _DIAGNOSTICS = ":doc:`/diagnostics`"
+_CIRCUITS = r"Elhage et al. 2021: :math:`W_Q W_K^T` says where a head looks, :math:`W_V W_O` what it writes"
 _DEPTH = _section(8, "[RC]; :doc:`/depth`")
 
 GROUPS = {
@@ -42,10 +43,16 @@ GROUPS = {
             "BundledNetwork": Entry("", "load_bundled"),
             "register_attention": Entry("", "unregister_attention capture"),
             "unregister_attention": Entry("", "register_attention"),
-            "head_weights": Entry("", "HeadWeights ModelView"),
-            "HeadWeights": Entry("", "head_weights"),
-            "ActivationCache": Entry("", "ModelView LogitAttribution"),
-            "LogitAttribution": Entry("", "ModelView ActivationCache"),
+            "head_weights": Entry(_CIRCUITS, "HeadWeights ModelView"),
+            "HeadWeights": Entry(_CIRCUITS, "head_weights"),
+            "ActivationCache": Entry(
+                r"Elhage et al. 2021: head h writes :math:`A_h V_h W_O^h` into the residual stream",
+                "ModelView LogitAttribution",
+            ),
+            "LogitAttribution": Entry(
+                "Elhage et al. 2021; the logit is the sum of what embedding, heads, MLPs and biases contribute",
+                "ModelView ActivationCache",
+            ),
         },
     ),
     "organize": Group(
@@ -65,14 +72,14 @@ GROUPS = {
                 "flexible_tree tree_emd",
             ),
             "tree_emd": Entry(_section(4, "eq. (15) and (16) of [OA]"), "organize diffusion_map"),
-            "tree_distance": Entry("", "PartitionTree tree_agreement"),
+            "tree_distance": Entry("the equation above", "PartitionTree tree_agreement"),
             "tree_conditioning": Entry(_section(3), "TreeConditioning tree_distance organize"),
             "TreeConditioning": Entry(_section(3), "tree_conditioning"),
             "tree_agreement": Entry(
                 "adjusted mutual information, Vinh, Epps and Bailey 2010; " + _DIAGNOSTICS,
                 "TreeAgreement tree_distance describe_folders",
             ),
-            "TreeAgreement": Entry("", "tree_agreement"),
+            "TreeAgreement": Entry("Vinh, Epps and Bailey 2010", "tree_agreement"),
         },
     ),
     "families": Group(
@@ -170,9 +177,9 @@ GROUPS = {
                 + r" were ablated, minus the mean of the first-order term :math:`g` over many more inputs",
                 "HeadEffects interactions ModelView",
             ),
-            "HeadEffects": Entry("", "head_effects"),
-            "interactions": Entry("", "Interactions head_effects"),
-            "Interactions": Entry("", "interactions"),
+            "HeadEffects": Entry("Michel et al. 2019", "head_effects"),
+            "interactions": Entry("the equation above", "Interactions head_effects"),
+            "Interactions": Entry(r":math:`I_g = \Delta_g - \sum_{h \in g} \Delta_h`", "interactions"),
         },
     ),
     "pruning": Group(

@@ -112,7 +112,7 @@ def _command_line() -> str:
 
 
 def _help(command: typer.core.TyperCommand, name: str) -> str:
-    context = command.make_context(name, [], resilient_parsing=True, terminal_width=100, max_content_width=100)
+    context = command.make_context(name, [], resilient_parsing=True, terminal_width=90, max_content_width=90)
     return str(command.get_help(context))
 
 

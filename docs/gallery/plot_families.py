@@ -52,7 +52,8 @@ axes.plot(
     [step.n_inputs for step in agreed.growth], [step.support for step in agreed.growth], "o-", color="#35608d"
 )
 axes.set(xlabel="passages", ylabel="mean support of families", ylim=(0, 1))
-print(families.replication)
+again = families.replication
+print(f"adjusted Rand index of two halves: {again.rand_index:.2f} ({again.low:.2f} to {again.high:.2f})")
 
 # %%
 # **How to read it.** Each panel is what one family does, keys from left to right. A narrow stripe is the previous

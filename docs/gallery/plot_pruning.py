@@ -21,7 +21,8 @@ prune_curves(found)
 
 half = found.step_at(0.5)
 for other in ("confidence", "random"):
-    print(found.compare("compensated", other, half))
+    gap = found.compare("compensated", other, half)
+    print(f"{gap.better} loses {gap.difference:.3f} less than {gap.worse}, standard error {gap.error:.3f}")
 
 # %%
 # Remove a quarter of the heads for good: a copy with smaller matrices, whose output projections are fitted again so
@@ -29,7 +30,8 @@ for other in ("confidence", "random"):
 
 order = found.orders["compensated"][0]
 small = ht.prune_heads(network.model, order[: len(order) // 4], refit=passages[8:16])
-print(ht.model_cost(network.model, small, inputs=passages[0], n_runs=3))
+whole, cut = ht.model_cost(network.model, small, inputs=passages[0], n_runs=3)
+print(f"{whole.n_parameters:,} parameters before, {cut.n_parameters:,} after")
 
 # %%
 # **How to read it.** The band is two standard errors over passages. A curve below “random” is a criterion that

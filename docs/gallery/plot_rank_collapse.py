@@ -36,7 +36,7 @@ axes.set(xlabel="depth", ylabel="relative residual", title="attention alone", yl
 axes.legend()
 
 # %%
-# **How to read it.** With attention alone, the ViT's tokens are equal to the last digit after five layers, and each
+# **How to read it.** With attention alone, the ViT's tokens are equal to the last digit after four layers, and each
 # layer takes away more than the one before. Skip connections stop that; MLPs by themselves do not. The
 # Transformer-XL falls far more slowly. It may only look back, and uniform attention to all earlier words is a
 # running mean, which leaves half of the differences per layer.

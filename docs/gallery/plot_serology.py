@@ -33,7 +33,7 @@ figures.organized_matrix(seen[:, 0], spike, title="S", unit="log titer", labels=
 # Do the folders of samples know who was ill? Nobody told them.
 
 agreement = ht.tree_agreement(org.trees.sample, status)
-print(agreement)
+print(f"adjusted mutual information {agreement.information:.2f} (0: chance, 1: the same), p = {agreement.p_value}")
 level = int(np.flatnonzero(org.trees.sample.n_folders <= 8)[-1])
 folders = org.trees.sample.labels[level]
 kinds = ["Negative", "Mild", "Moderate", "Severe", "Deceased"]

@@ -31,7 +31,15 @@ figures.head_map(coordinates, atts[0].heads, title="looks alike")
 
 roles = ht.head_roles(atts).names
 words = ht.describe_folders(agreed, atts[0].heads, roles)
-words[words["support"] > 0.5].head(10)
+words.loc[words["support"] > 0.5, ["words", "support"]].head(10)
+
+# %%
+# Families are large folders with support that do not overlap. How many heads do they cover, and do two halves of
+# the passages agree on them (0: chance, 1: the same families)?
+
+families = agreed.families()
+print(f"{len(families)} families cover {families.coverage:.0%} of the heads")
+print(f"agreement of two halves: {families.replication.rand_index:.2f}")
 
 # %%
 # **How to read it.** Colour is depth. Where a folder has one colour, its heads sit in neighbouring layers; where
@@ -41,7 +49,3 @@ words[words["support"] > 0.5].head(10)
 # **What not to conclude.** A branch without a number is how these passages happened to fall. And heads that *look*
 # alike need not *do* alike: they may write different things about the words they look at. See :doc:`which
 # similarity for which question </similarities>`.
-
-families = agreed.families()
-print(f"{len(families)} families cover {families.coverage:.0%} of the heads")
-print(f"two halves of the passages agree on them to {families.replication.rand_index:.2f} (0: chance, 1: the same)")

@@ -16,6 +16,7 @@ from headtree.report import figures
 network = ht.load_bundled("vit")
 att = ht.capture(network.model, inputs=network.inputs[:1], kind="probs")[0]
 org = ht.organize(att)
+print(org.status)
 att
 
 # %%
@@ -54,5 +55,3 @@ figures.organized_head(att, org, int(structure.argmax()))
 # **What not to conclude.** This is one picture. Any input gives trees, noise too. Whether *groups of heads* come
 # back on other pictures is another question, which :doc:`plot_families` asks; and ``org.status`` says that these
 # trees had not settled after three iterations, so small folders should not be given a meaning.
-
-print(org.status)

@@ -79,6 +79,13 @@ class Questionnaire:
     >>> settings = ht.Questionnaire(alpha=1, beta=0, n_iter=10, tree="binary")
     >>> ht.organize_array(x, settings).trees[1]
     PartitionTree(7 leaves; folders by level: 1 2 4 7)
+
+    At most six slices of each axis are compared with each other; the others join the nearest:
+
+    >>> x = np.random.default_rng(0).normal(size=(40, 5))
+    >>> org = ht.organize_array(x, ht.Questionnaire(landmarks=6))
+    >>> [len(affinity) for affinity in org.affinities], org.trees[0].n_leaves
+    ([6, 5], 40)
     """
 
     alpha: float = 0.0
