@@ -95,6 +95,13 @@ def test_groups_and_small_shares_are_said_as_people_do(runs, monkeypatch):
     assert re.search(r"groups at the coarsest level, of [\d, ]+ and \d+", " ".join(told[1:4]))
 
 
+def test_every_section_is_explained(page):
+    cube = page("cube", "#i=1")
+    assert cube.without_why() == []
+    marks = cube.tab.locator("main h2 .why, .section-head .why")
+    assert "undefined" not in " ".join(mark.get_attribute("aria-label") for mark in marks.all())
+
+
 def test_nothing_is_called_a_head(page):
     for name in ("matrix", "cube", "many"):
         for axis in range(2):

@@ -139,6 +139,16 @@ def test_words_are_explained(page):
     assert page.tab.locator("#findings-title .why").get_attribute("aria-label").endswith(TERMS["findings"])
 
 
+def test_every_section_is_explained(page):
+    headings = page.tab.locator("main h2")
+    assert headings.count() >= 10
+    assert page.without_why() == []
+    marks = page.tab.locator("#glossary-title .why, #settings-title .why, #section-diagnostics .why")
+    assert [mark.get_attribute("aria-label").removeprefix("What is this? ") for mark in marks.all()] == [
+        TERMS[word] for word in ("diagnostics", "glossary", "settings")
+    ]
+
+
 # -- heads -----------------------------------------------------------------------------------------------
 
 
