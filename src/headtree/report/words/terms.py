@@ -35,7 +35,8 @@ TERMS = {
     "rank collapse": "Rank collapse means that tokens become alike with depth; a path leads through some heads and "
     "past the other layers.",
     "effect": "The effect of a head is how much the loss, or else the output, changes without it.",
-    "pruning": "Pruning removes heads one after another, in the order of a criterion; a good one keeps the loss low.",
+    "pruning": "Pruning removes heads one after another, in the order of a criterion; a good one keeps the loss "
+    "low.",
     "sensitivity": "Sensitivity is how much trees and rankings change when one setting is changed.",
     "claims": "Claims are statements of the Organized Attention paper, each tested on this run.",
     "section": "This section was added to the run by a script.",

@@ -123,7 +123,7 @@ HT.sections = (() => {
     byId("settings-slot").append(table("Settings, versions and inputs of the run", ["name", "value"],
       net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])),
     el("p", {}, `Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each ${net.unit.one}'s own scale` +
-      `${net.isArray ? "" : "; after softmax the steps are even in the square root"}. The table of ${net.unit.many} has full precision.`));
+      `${net.isArray ? "" : "; after softmax the steps are even in the square root, and rows keep their sums"}. The table of ${net.unit.many} has full precision.`));
   }
 
   /** A table of contents, from the sections that are there. */
