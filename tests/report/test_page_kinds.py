@@ -73,7 +73,7 @@ def test_roles_are_answered_chosen_and_filtered(opened, roles):
     having = roles.heads.index[roles.heads["role"] == "previous token"].tolist()
     assert having == [0, 1, 2, 3]
     line = page.tab.locator("#answers [data-about=roles]")
-    line.get_by_role("button", name="4 previous token").click()
+    line.get_by_role("button", name="4 heads", exact=True).click()
     assert page.shows(having)
     line.get_by_role("button", name="L0H0", exact=True).click()  # the strongest
     assert page.shows([0])
