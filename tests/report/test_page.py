@@ -79,7 +79,7 @@ def test_hostile_text_is_text(page, path):
     assert "<script>window.hurt = 1</script>" in passage
     section = page.tab.locator("#part-of-run-depth")
     section.locator("summary").click()
-    assert section.locator("h2").inner_text() == HOSTILE[0]
+    assert section.locator("h2").inner_text() == f"{HOSTILE[0]} ?"
     assert section.locator("p").all_inner_texts() == list(HOSTILE[:3])
     assert section.locator("td").last.inner_text() == HOSTILE[0]
     assert section.locator("img").count() == 1
