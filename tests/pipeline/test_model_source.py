@@ -8,6 +8,7 @@ from headtree.errors import HeadtreeError
 from headtree.pipeline.make_run import make_run
 from headtree.pipeline.model_source import ModelSource
 from headtree.pipeline.sources import TensorSource
+from headtree.pipeline.steps import too_few
 from headtree.runs.folder import OtherSettingsError
 from headtree.runs.record import signed
 from tests.runs.examples import QUICK
@@ -122,13 +123,13 @@ def test_samples_are_cut_to_the_tokens_asked_for():
 
 
 @pytest.mark.parametrize(("n", "few"), [(9, True), (10, False)])
-def test_a_run_of_few_inputs_says_so(folder, text, tmp_path, n, few):
-    run = made(ModelSource(model=str(folder), text=text, inputs=n, tokens=8), tmp_path / "run")
+def test_few_inputs_are_said_to_be_few(folder, text, n, few):
     said = (
         "9 inputs: fewer than 10 are too few for families of heads to replicate; the default of headtree run is "
         "--inputs 20"
     )
-    assert run.record.notes == ((said,) if few else ())
+    ready = ModelSource(model=str(folder), text=text, inputs=n, tokens=8).begin()
+    assert too_few(ready) == ((said,) if few else ())
 
 
 def test_images_keep_their_names_and_small_pictures(vit_folder, pictures, tmp_path):

@@ -184,6 +184,13 @@ class Driver:
         found = self.js("() => axe.run(document, {resultTypes: ['violations']})")
         return [f"{v['id']}: {v['help']}: {[n['html'][:120] for n in v['nodes'][:3]]}" for v in found["violations"]]
 
+    def without_why(self):
+        """Headings of sections that have no "?"."""
+        return self.js(
+            """() => [...document.querySelectorAll('main h2')]
+                .filter(e => !(e.closest('.section-head') ?? e).querySelector('.why')).map(e => e.textContent)"""
+        )
+
     def texts(self, selector):
         """What elements say, with plain spaces where a line must not break."""
         return [text.replace("\xa0", " ") for text in self.tab.locator(selector).all_text_contents()]

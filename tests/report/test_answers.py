@@ -48,11 +48,11 @@ def test_roles_come_first_with_their_strongest_head():
     run = run_of(table(role=ROLES, **SHARES))
     found = answers(run)[0]
     assert found.text == (
-        "3 of 8 heads have a role: 2 previous token (strongest L0H1, 80 % of its attention); 1 first token (L0H2, "
-        "70 %)."
+        "3 of 8 heads have a role: previous token (2 heads; strongest L0H1, 80 % of its attention), first token "
+        "(L0H2, 70 %)."
     )
     linked = {phrase.text: phrase.heads for phrase in found.phrases if phrase.heads}
-    assert linked["2 previous token"] == ("L0H0", "L0H1")
+    assert linked["2 heads"] == ("L0H0", "L0H1")
     assert linked["3 of 8 heads"] == ("L0H0", "L0H1", "L0H2")
     assert linked["L0H1"] == ("L0H1",)
     assert roles_found(run.heads)[0]["share"] == 0.8
@@ -64,11 +64,11 @@ def test_induction_heads_are_named_if_they_were_measured():
     assert "induction" not in said(run_of(table(prefix_matching=[np.nan] * 8)))
     weak = said(run_of(table(prefix_matching=np.linspace(0, 0.2, 8))))["induction"].text
     assert (
-        weak
-        == "No induction head: L1H3 comes closest, with 20 % of its attention to what followed the earlier copy."
+        weak == "No head is an induction head. L1H3 comes closest: where random tokens are repeated, 20 % of its "
+        "attention goes to the token after the earlier copy."
     )
     strong = said(run_of(table(prefix_matching=[0, 0.5, 0, 0, 0.9, 0, 0, 0], copying=np.linspace(0, 0.7, 8))))
-    assert strong["induction"].text.startswith("2 induction heads, the strongest L1H0, with 90 % of its attention")
+    assert strong["induction"].text.startswith("2 induction heads, the strongest L1H0: where random tokens")
     assert strong["induction"].phrases[0].heads == ("L1H0", "L0H1")
     assert "copying 0.40" in strong["induction"].text
 
@@ -80,8 +80,8 @@ def test_families_have_size_support_medoid_and_words():
     run = run_of(table(role=ROLES, confidence=np.full(8, 0.25), **SHARES), about)
     lead, family = (answer.text for answer in answers(run) if answer.about.startswith("famil"))
     assert lead == (
-        "1 family of heads that look alike holds on other inputs, with 38 % of the heads. Two halves of the inputs "
-        "agree on the families with an adjusted Rand index of 0.70 (0.60 to 0.80)."
+        "1 family of heads that look alike is found again on other inputs; it contains 38 % of the heads. The "
+        "families of two halves of the inputs agree with an adjusted Rand index of 0.70 (0.60 to 0.80)."
     )
     assert family == (
         "Family 0: 3 heads, layers 0-1, mostly previous token, mean confidence 0.25; support 0.80; typical L0H1."
@@ -99,14 +99,16 @@ def test_no_family_is_said_plainly():
 
 @pytest.mark.parametrize(
     ("last", "verdict"),
-    [((0.61, 0.71), "more inputs would help"), ((0.85, 0.9), "more inputs would hardly change the families")],
+    [
+        ((0.61, 0.71), "More inputs would probably make families firmer or add heads to them"),
+        ((0.85, 0.9), "More inputs would hardly change the families"),
+    ],
 )
 def test_growth_with_inputs_is_said_if_it_was_measured(last, verdict):
     steps = [(5, 0.3, 0.5), (10, 0.6, 0.7), (20, *last)]
     growth = [dict(zip(("n_inputs", "support", "coverage"), step, strict=True)) for step in steps]
     text = said(run_of(table(), {"growth": growth}))["inputs"].text
-    assert text.startswith("Mean support of the families was 0.30 with 5 inputs (with 50 % of the heads)")
-    assert text.endswith(f": {verdict}.")
+    assert text == f"The mean support of the families is {last[0]} with 20 inputs; with 5 it was 0.30. {verdict}."
     assert "inputs" not in said(run_of(table()))
     none = [{"n_inputs": n, "support": 0.0, "coverage": 0.0} for n in (5, 10)]
     assert said(run_of(table(), {"growth": none}))["inputs"].text == "Nor do 5 of the 10 inputs show one."

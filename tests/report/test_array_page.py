@@ -83,6 +83,24 @@ def test_findings_are_those_of_the_summary_and_noise_has_none(page, runs):
         assert told[0].startswith("Nothing was found" if name == "noise" else "Slices group")
 
 
+def test_groups_of_noise_are_not_listed(page, runs):
+    run = runs["noise"]
+    told = [answer.text for answer in array_answers(run)]
+    assert len(told) == 1
+    assert "group" not in told[0] + in_words(summarized(run))
+    assert "folders" not in in_words(summarized(run))
+    noise, cube = page("noise"), page("cube")
+    assert (noise.tab.locator("#chips .chip").count(), cube.tab.locator("#chips .chip").count() > 0) == (0, True)
+    assert [tab.tab.locator("#colour").input_value() for tab in (noise, cube)] == ["place_in_tree", "folder_1"]
+    assert [tab.tab.locator("#groups-title").inner_text() for tab in (noise, cube)] == [
+        "Tree, map and affinities of x",
+        "How slices of sensor group",
+    ]
+    assert "their groups mean nothing" in noise.tab.locator("#groups-note").inner_text()
+    assert "their groups mean nothing" not in cube.tab.locator("#groups-note").inner_text()
+    assert not re.search(r"\bgroup\b", noise.tab.locator("#contents").inner_text())
+
+
 def test_groups_and_small_shares_are_said_as_people_do(runs, monkeypatch):
     run = runs["cube"]
     monkeypatch.setitem(
@@ -93,6 +111,13 @@ def test_groups_and_small_shares_are_said_as_people_do(runs, monkeypatch):
     told = [answer.text for answer in array_answers(run)]
     assert "need less than 1 % of the Haar coefficients" in told[0]
     assert re.search(r"groups at the coarsest level, of [\d, ]+ and \d+", " ".join(told[1:4]))
+
+
+def test_every_section_is_explained(page):
+    cube = page("cube", "#i=1")
+    assert cube.without_why() == []
+    marks = cube.tab.locator("main h2 .why, .section-head .why")
+    assert "undefined" not in " ".join(mark.get_attribute("aria-label") for mark in marks.all())
 
 
 def test_nothing_is_called_a_head(page):

@@ -79,7 +79,7 @@ def test_hostile_text_is_text(page, path):
     assert "<script>window.hurt = 1</script>" in passage
     section = page.tab.locator("#part-of-run-depth")
     section.locator("summary").click()
-    assert section.locator("h2").inner_text() == HOSTILE[0]
+    assert section.locator("h2").inner_text() == f"{HOSTILE[0]} ?"
     assert section.locator("p").all_inner_texts() == list(HOSTILE[:3])
     assert section.locator("td").last.inner_text() == HOSTILE[0]
     assert section.locator("img").count() == 1
@@ -137,6 +137,16 @@ def test_words_are_explained(page):
     page.tab.mouse.move(0, 0)
     page.tab.locator("#findings-title .why").focus()
     assert page.tab.locator("#findings-title .why").get_attribute("aria-label").endswith(TERMS["findings"])
+
+
+def test_every_section_is_explained(page):
+    headings = page.tab.locator("main h2")
+    assert headings.count() >= 10
+    assert page.without_why() == []
+    marks = page.tab.locator("#glossary-title .why, #settings-title .why, #section-diagnostics .why")
+    assert [mark.get_attribute("aria-label").removeprefix("What is this? ") for mark in marks.all()] == [
+        TERMS[word] for word in ("diagnostics", "glossary", "settings")
+    ]
 
 
 # -- heads -----------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_roles_are_answered_chosen_and_filtered(opened, roles):
     having = roles.heads.index[roles.heads["role"] == "previous token"].tolist()
     assert having == [0, 1, 2, 3]
     line = page.tab.locator("#answers [data-about=roles]")
-    line.get_by_role("button", name="4 previous token").click()
+    line.get_by_role("button", name="4 heads", exact=True).click()
     assert page.shows(having)
     line.get_by_role("button", name="L0H0", exact=True).click()  # the strongest
     assert page.shows([0])
@@ -183,6 +183,18 @@ def test_what_does_not_fit_is_averaged_and_said(opened, long):
     page.settled()
     assert f"Each cell is the mean of {cell} × {cell} entries" in page.tab.locator("#head .note").inner_text()
     assert page.hover_at("as-is-a", page.cell_place("as-is-a", 9, 3)).startswith(f"mean of {cell} × {cell} entries")
+
+
+def test_coarse_shares_of_a_query_are_at_most_all_and_said_to_be_coarse(opened, long):
+    page = opened("long", long, budget=900_000)
+    for number in (0, 1):  # whole in 4 bits, and averaged over boxes
+        page.tab.select_option("#input", str(number))
+        page.select(1)
+        for q in (0, 1, 2, 40):
+            page.tab.locator("#tokens .t").nth(q).hover()
+            said = page.tab.locator("#tokens .said").inner_text()
+            assert said.count("≈") == said.count("%") >= 1
+            assert sum(int(share) for share in re.findall(r"≈ (\d+) %", said)) <= 101  # each is rounded
 
 
 def test_long_passages_scroll(opened, long):

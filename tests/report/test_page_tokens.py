@@ -9,6 +9,8 @@ import pytest
 import headtree as ht
 from headtree.pipeline.make_run import make_run
 from headtree.pipeline.sources import TensorSource
+from headtree.report.page.coded_matrices import Grain, box_means, coded_matrices
+from headtree.report.page.packing import json_ready
 from headtree.report.words.numbers import number_words
 from headtree.tensor.probabilities import as_probabilities
 from tests.prune.networks import texts, tiny
@@ -185,6 +187,43 @@ def test_tables_follow_what_is_chosen(page, run):
         assert [number_of(text) for text in cells][:10] == pytest.approx(
             truth[head, 9, :10].tolist(), abs=high / 100
         )
+
+
+@pytest.mark.parametrize("cell", [1, 3])
+@pytest.mark.parametrize("sink", [0.0, 0.3])
+def test_coarse_rows_add_up_to_what_they_are(page, cell, sink):
+    """In 4 bits a row would add up to anything; each value stays within half a step of its code."""
+    rng = np.random.default_rng(3)
+    probs = np.exp(3 * rng.standard_normal((2, 30, 30)))
+    probs[:, :, 12:] *= 0.01  # many small values, which all are rounded the same way
+    probs[0, 5] = np.arange(30) == 4
+    probs *= (1 - sink) / probs.sum(axis=2, keepdims=True)
+    att = ht.AttentionTensor.from_array(probs, heads_per_layer=2, kind="probs")
+    text, arrays = coded_matrices(att, "probs", Grain(cell, 4))
+    assert ("sums" in arrays) == (cell > 1 or sink > 0)
+    decoded = page.js(
+        """([text, arrays]) => {
+            const own = Object.fromEntries(Object.entries(arrays).map(([name, values]) =>
+                [name, name === 'codes' ? Uint8Array.from(values) : Float32Array.from(values)]));
+            return [0, 1].map(head => Array.from(HT.fields.ofHead({text, arrays: own}, head).values));
+        }""",
+        [json_ready(text), {name: array.ravel().tolist() for name, array in arrays.items()}],
+    )
+    truth = box_means(probs, np.ones((1, 30, 30), bool), cell)
+    found = np.reshape(decoded, truth.shape)
+    np.testing.assert_allclose(found.sum(axis=2), truth.sum(axis=2), rtol=1e-4)
+    high = truth.max(axis=(1, 2), keepdims=True)
+    assert np.abs(np.sqrt(found / high) - np.sqrt(truth / high)).max() <= 1.001 / 14  # both within the same step
+    if cell == 1:
+        assert found[0, 5, 4] == pytest.approx(1 - sink)
+
+
+def test_shares_of_a_query_are_at_most_all(page):
+    """The first of two queries may attend to the first key only; the mean of the other three is everywhere."""
+    field = {"values": [2 / 3], "nColumns": 1, "cell": 2}
+    of = "([field, shares]) => Array.from(HT.tokens.weights(field, [0], [[0], [1]], 2, shares))"
+    assert page.js(of, [field, True]) == pytest.approx([0.5, 0.5])
+    assert page.js(of, [field, False]) == pytest.approx([2 / 3, 2 / 3])
 
 
 # -- text ------------------------------------------------------------------------------------------------

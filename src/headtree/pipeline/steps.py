@@ -55,7 +55,7 @@ def capture(writer: RunWriter, begin: Callable[[], Capture], workers: Workers) -
     ready = begin()
     n = len(ready.inputs)
     inputs = tuple(dict(item) for item in ready.inputs)
-    notes = (*ready.notes, *_too_few(ready))
+    notes = (*ready.notes, *too_few(ready))
     writer.save(replace(writer.record, model=dict(ready.model), inputs=inputs, notes=notes))
     parts = [writer.part(f"attention-{i:05d}.zarr") for i in range(n)]
     batches = [batch for batch in ready.batches() if not all(parts[i].exists() for i in batch)]
@@ -87,7 +87,7 @@ def _write_samples(writer: RunWriter, ready: Capture) -> list[str]:
     return samples
 
 
-def _too_few(ready: Capture) -> tuple[str, ...]:
+def too_few(ready: Capture) -> tuple[str, ...]:
     """A note, also given as a warning, if a model has too few inputs for families of heads; otherwise nothing."""
     n = len(ready.inputs)
     if n >= _ENOUGH_INPUTS or not isinstance(ready, ModelCapture):  # tensors are what they are

@@ -18,7 +18,7 @@ from headtree.report.page.coded_matrices import WHOLE, Block, Grain, coded_block
 from headtree.report.page.overview import columns_data, settings_rows, shortened, tree_data
 from headtree.report.page.packing import packed
 from headtree.report.page.page_data import CELLS, axis_orders
-from headtree.report.words.array_answers import array_answers
+from headtree.report.words.array_answers import array_answers, beyond_noise
 from headtree.report.words.slice_words import UNITS
 from headtree.report.words.terms import ARRAY_TERMS
 from headtree.runs.run import Run
@@ -63,6 +63,7 @@ def _core(run: Run, org: Organization, axes: Sequence[_Axis]) -> dict[str, Any]:
         "values": "array",
         "unit": asdict(UNITS["slice"]),
         "answers": [answer.to_dict() for answer in array_answers(run)],
+        "like_noise": beyond_noise(run) is False,
         "shape": list(org.shape),
         "missing": run.measures.missing,
         "status": str(org.status),

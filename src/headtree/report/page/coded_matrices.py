@@ -20,6 +20,8 @@ _ENTRIES_AT_A_TIME = 1 << 24
 #: A thumbnail's scale ends at this share of its cells: one bright cell does not darken the others.
 _BRIGHT = 0.995
 
+#: Rows of probabilities add up to 1 within this; the sums of others are stored.
+_ROUNDING = 2e-3
 
 #: Kinds whose scale is symmetric about 0.
 _SIGNED = ("scores", "signed", "diverging")
@@ -66,7 +68,8 @@ def coded_matrices(att: AttentionTensor, kind: str, grain: Grain) -> tuple[dict[
         One input.
     kind : str
         "probs": after softmax, on a scale from 0; "scores": before it, on a scale that is symmetric about 0;
-        "signed": on such a scale too. Of "probs" and "signed" the square root is coded.
+        "signed": on such a scale too. Of "probs" and "signed" the square root is coded. Rows of "probs" are
+        known to add up to 1, or to `sums`, which makes up for much of what few bits lose.
     grain : Grain
         Size of cells and number of bits.
     """
@@ -78,7 +81,7 @@ def coded_blocks(blocks: Iterable[Block], kind: str, grain: Grain) -> tuple[dict
 
     Those of kind "values" have a scale from the least to the largest, those of kind "diverging" one about 0.
     """
-    codes, lows, highs = [], [], []
+    codes, lows, highs, sums = [], [], [], []
     power = 2.0 if kind in _ROOTS else 1.0
     for values, allowed in blocks:
         means = box_means(values, allowed, grain.cell)
@@ -86,6 +89,7 @@ def coded_blocks(blocks: Iterable[Block], kind: str, grain: Grain) -> tuple[dict
         codes.append(coded(means, scale, grain))
         lows.append(scale.low)
         highs.append(scale.high)
+        sums.append(_row_sums(means))
     whole = np.concatenate(codes)
     text = {
         "kind": kind,
@@ -96,7 +100,16 @@ def coded_blocks(blocks: Iterable[Block], kind: str, grain: Grain) -> tuple[dict
         "shape": whole.shape,
     }
     packed = nibbles(whole) if grain.bits == 4 else whole
-    return text, {"codes": packed, "low": np.concatenate(lows), "high": np.concatenate(highs)}
+    arrays = {"codes": packed, "low": np.concatenate(lows), "high": np.concatenate(highs)}
+    if kind == "probs" and not np.allclose(known := np.concatenate(sums), 1, atol=_ROUNDING):
+        arrays["sums"] = known
+    return text, arrays
+
+
+def _row_sums(means: Float[np.ndarray, "head row column"]) -> Float[np.ndarray, "head row"]:
+    """What each row adds up to, 1 where all of it is missing."""
+    is_empty = np.isnan(means).all(axis=2)
+    return np.asarray(np.where(is_empty, 1, np.nansum(means, axis=2)), dtype=np.float32)
 
 
 def _blocks(att: AttentionTensor, kind: str) -> Iterator[Block]:

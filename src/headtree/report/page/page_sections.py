@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headtree.report.page.overview import shortened
 from headtree.report.words.slice_words import all_said_of, said_of
+from headtree.report.words.terms import SECTION_TERMS
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -50,6 +51,7 @@ def sections(run: Run) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             {
                 "id": str(name),
                 "title": said_of(run.slices, section.title),
+                "term": SECTION_TERMS.get(str(name), "section"),
                 "text": all_said_of(run.slices, [shortened(str(paragraph), 5000) for paragraph in section.text]),
                 "tables": all_said_of(run.slices, tables),
                 "figures": figures,

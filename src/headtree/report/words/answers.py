@@ -167,21 +167,14 @@ def _roles(table: Any) -> Answer | None:
     for i, row in enumerate(found):
         whole = " of its attention" if i == 0 else ""
         share = "" if row["share"] is None else f", {_percent(row['share'])}{whole}"
-        lead = "strongest " if row["n_heads"] > 1 else ""
-        parts.append(
-            (
-                Phrase(f"{row['n_heads']} {row['role']}", tuple(row["heads"])),
-                f" ({lead}",
-                _one(row["strongest"]),
-                f"{share})",
-            )
-        )
+        many = (_count(row["heads"]), "; strongest ") if row["n_heads"] > 1 else ()
+        parts.append((f"{row['role']} (", *many, _one(row["strongest"]), f"{share})"))
     verb = "has" if len(having) == 1 else "have"
     return _answer(
         "roles",
         Phrase(f"{len(having)} of {len(table)} heads", tuple(having)),
         f" {verb} a role: ",
-        *_joined(parts),
+        *_joined(parts, ", "),
         ".",
         *others,
     )
@@ -196,13 +189,13 @@ def _leaning(table: Any) -> list[str | Phrase]:
         return []
     counts = sorted(Counter(leaning.values()).items(), key=lambda pair: (-pair[1], pair[0]))
     parts: list[tuple[str | Phrase, ...]] = [
-        (Phrase(f"{n} {word}", tuple(name for name, own in leaning.items() if own == word)),) for word, n in counts
+        (f"{word} (", Phrase(str(n), tuple(name for name, own in leaning.items() if own == word)), ")")
+        for word, n in counts
     ]
-    many = f"{len(leaning)} {'others lean' if any(roles) else 'lean'}"
-    chance = "more than three times as much as by chance"
-    if len(counts) == 1:
-        return [" ", Phrase(f"{many} to {counts[0][0]}", tuple(leaning)), f", {chance}."]
-    return [" ", Phrase(f"{many} to one", tuple(leaning)), f", {chance}: ", *_joined(parts, ", "), "."]
+    n = len(leaning)
+    many = f"{n} {'other' if any(roles) else 'head'}{'s lean' if n > 1 else ' leans'} to a role"
+    chance = "with more than three times the share expected by chance"
+    return [" ", Phrase(many, tuple(leaning)), f", {chance}: ", *_joined(parts, ", "), "."]
 
 
 def induction_found(table: Any) -> dict[str, Any] | None:
@@ -225,11 +218,14 @@ def _induction(table: Any) -> Answer | None:
     found = induction_found(table)
     if found is None:
         return None
-    copying = "" if found["copying"] is None else f", copying {found['copying']:.2f}"
-    share = f"{_percent(found['prefix_matching'])} of its attention to what followed the earlier copy{copying}"
+    copying = "" if found["copying"] is None else f" (copying {found['copying']:.2f})"
+    share = (
+        f"where random tokens are repeated, {_percent(found['prefix_matching'])} of its attention goes to the "
+        f"token after the earlier copy{copying}"
+    )
     best = _one(found["strongest"])
     if not found["heads"]:
-        return _answer("induction", "No induction head: ", best, f" comes closest, with {share}.")
+        return _answer("induction", "No head is an induction head. ", best, f" comes closest: {share}.")
     n = len(found["heads"])
     words = f"{n} induction head{'s' * (n > 1)}"
     return _answer(
@@ -237,7 +233,7 @@ def _induction(table: Any) -> Answer | None:
         Phrase(words, tuple(found["heads"])),
         ", the strongest " if n > 1 else ", ",
         best,
-        f", with {share}.",
+        f": {share}.",
     )
 
 
@@ -312,13 +308,14 @@ def _families(run: Run) -> list[Answer]:
     again = (
         ""
         if replication is None
-        else f" Two halves of the inputs agree on the families with an adjusted Rand index of "
+        else f" The families of two halves of the inputs agree with an adjusted Rand index of "
         f"{replication.rand_index:.2f} ({replication.low:.2f} to {replication.high:.2f})."
     )
     n = len(found)
     lead = _answer(
         "families",
-        f"{n} {'family' if n == 1 else 'families'} of {who} {'holds' if n == 1 else 'hold'} on other inputs, with ",
+        f"{n} {'family' if n == 1 else 'families'} of {who} {'is' if n == 1 else 'are'} found again on other "
+        f"inputs; {'it contains' if n == 1 else 'they contain'} ",
         Phrase(f"{_percent(about.coverage)} of the heads", covered),
         f".{again}{few}",
     )
@@ -350,13 +347,16 @@ def _growth(run: Run) -> Answer | None:
         text = f"With {first.n_inputs} inputs they had a mean support of {supports[0]:.2f}"
         return _answer("inputs", f"{text}, with all {last.n_inputs} none: what fewer inputs showed was chance.")
     text = (
-        f"Mean support of the families was {supports[0]:.2f} with {first.n_inputs} inputs (with "
-        f"{_percent(first.coverage or 0)} of the heads) and is {supports[-1]:.2f} with {last.n_inputs} "
-        f"({_percent(last.coverage or 0)})"
+        f"The mean support of the families is {supports[-1]:.2f} with {last.n_inputs} inputs; with "
+        f"{first.n_inputs} it was {supports[0]:.2f}"
     )
     is_enough = supports[-1] >= _ENOUGH_SUPPORT
-    more = "more inputs would hardly change the families" if is_enough else "more inputs would help"
-    return _answer("inputs", f"{text}: {more}.")
+    more = (
+        "More inputs would hardly change the families"
+        if is_enough
+        else "More inputs would probably make families firmer or add heads to them"
+    )
+    return _answer("inputs", f"{text}. {more}.")
 
 
 # -- effects, ranking, sparsity --------------------------------------------------------------------------
@@ -412,11 +412,12 @@ def _ranking(run: Run) -> Answer | None:
         return None
     correlation, (low, high) = stability.mean_correlation, stability.interval
     interval = "" if low is None else f", 95 % interval {low:.2f} to {high:.2f}"
-    alike = "alike" if correlation >= 0.7 else "partly alike" if correlation >= 0.3 else "not alike"
+    agree = "agree" if correlation >= 0.7 else "partly agree" if correlation >= 0.3 else "do not agree"
     first = run.heads.sort_values("structure_rank")["name"].head(_SHOWN)
     on = " (on trees of raw scores)" if run.values_words == "raw scores" else ""
     found = (
-        f"Inputs rank the heads by structure score{on} {alike}: mean rank correlation {correlation:.2f}{interval}."
+        f"Inputs {agree} on the ranking of the heads by structure score{on}: mean rank correlation "
+        f"{correlation:.2f}{interval}."
     )
     if correlation < 0.3:
         return _answer("ranking", found)
@@ -455,8 +456,8 @@ def gain_words(gain: float, values: str = "values") -> str:
             "Organized and in the original order, equally many Haar coefficients hold 99 % of the energy of the "
             f"{values}."
         )
-    helps, factor, more = ("helps", gain, "fewer") if gain > 1 else ("does not help here", 1 / gain, "more")
-    return (
-        f"Organizing {helps}: {factor:.2f} times {more} Haar coefficients hold 99 % of the energy of the {values} "
-        "than in the original order."
-    )
+    if gain > 1:
+        helps, need = "helps", f"{gain:.2f} times fewer Haar coefficients than"
+    else:
+        helps, need = "does not help here", f"{1 / gain:.2f} times as many Haar coefficients as"
+    return f"Organizing {helps}: 99 % of the energy of the {values} needs {need} in the original order."

@@ -20,7 +20,12 @@ _SMALL = 0.01
 
 
 def array_answers(run: Run) -> list[Answer]:
-    """What the run of an array found; the heads of a phrase are numbers of slices of the axis it is about."""
+    """What the run of an array found; the heads of a phrase are numbers of slices of the axis it is about.
+
+    Groups and orders of an array that is like noise mean nothing and are not told.
+    """
+    if beyond_noise(run) is False:
+        return [_verdict(run)]
     org = run.organization[0]
     return [
         _verdict(run),
@@ -29,17 +34,19 @@ def array_answers(run: Run) -> list[Answer]:
     ]
 
 
-def _verdict(run: Run) -> Answer:
-    """Whether the trees fit the array better than trees of noise fit noise."""
+def beyond_noise(run: Run) -> bool | None:
+    """Whether the trees fit the array better than trees of noise fit noise; None if it was not measured."""
     found = run.measures.get("effort")
-    if found is None or found.noise is None:
+    return None if found is None or found.noise is None else bool(found.found < _BELOW_NOISE * found.noise)
+
+
+def _verdict(run: Run) -> Answer:
+    is_more = beyond_noise(run)
+    if is_more is None:
         text = "Whether this is more than noise was not measured: trees are found in any array, also in noise."
         return Answer("found", (Phrase(text),))
-    is_more = found.found < _BELOW_NOISE * found.noise
     lead = "Slices group" if is_more else "Nothing was found beyond what noise shows"
-    own, noise = (
-        "less than 1 %" if share < _SMALL else f"{100 * share:.0f} %" for share in (found.found, found.noise)
-    )
+    own, noise = (_percent(share) for share in (run.measures.effort.found, run.measures.effort.noise))
     text = (
         f"{lead}: for 90 % of the variation the trees that were found need {own} of the Haar coefficients that the "
         f"same trees with shuffled leaves need. Noise made of the same entries, organized too, needs {noise}."

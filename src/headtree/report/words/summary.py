@@ -13,7 +13,7 @@ from headtree.report.words.answers import (
     largest_effects,
     roles_found,
 )
-from headtree.report.words.array_answers import array_answers
+from headtree.report.words.array_answers import array_answers, beyond_noise
 from headtree.runs.run import Run
 from headtree.tensor.slice_names import DEPTH
 
@@ -83,6 +83,7 @@ def _of_array(run: Run) -> dict[str, Any]:
         "settled": org.status.settled,
         "status": str(org.status),
         "missing": run.measures.missing,
+        "beyond_noise": beyond_noise(run),
         "answers": [answer.to_dict() for answer in array_answers(run)],
         "sparsity_gain": run.measures.sparsity.gain,
         "report": _existing(run, "report.html"),
@@ -136,8 +137,9 @@ def _array_words(found: Mapping[str, Any]) -> str:
     lines = [f"{found['file']}: {shape}{missing}; {found['status']}"]
     for answer in found["answers"]:
         lines += _wrapped(_TITLES.get(answer["about"], ""), answer["text"])
-    for name, counts in found["folders"].items():
-        lines += _wrapped("", f"{name}: folders by level {_counts(counts)}")
+    if found["beyond_noise"] is not False:
+        for name, counts in found["folders"].items():
+            lines += _wrapped("", f"{name}: folders by level {_counts(counts)}")
     files = ", ".join(f"{name}.csv" for name in found["axes"])
     pages = f"{found['report']}, " if found["report"] else ""
     where = f"{pages}{found['run']}: {files}{', figures/' if found['figures'] else ''}"

@@ -30,6 +30,28 @@ TERMS = {
     "random.",
     "table": "The table has every number about every head; a heading explains its column and sorts by it.",
     "confidence": "The confidence of a head is the mean over queries of the largest attention weight.",
+    "diagnostics": "Diagnostics describe each head by itself: where its attention goes, how sharp it is, and which "
+    "role that is.",
+    "rank collapse": "Rank collapse means that tokens become alike with depth; a path leads through some heads and "
+    "past the other layers.",
+    "effect": "The effect of a head is how much the loss, or else the output, changes without it.",
+    "pruning": "Pruning removes heads one after another, in the order of a criterion; a good one keeps the loss "
+    "low.",
+    "sensitivity": "Sensitivity is how much trees and rankings change when one setting is changed.",
+    "claims": "Claims are statements of the Organized Attention paper, each tested on this run.",
+    "section": "This section was added to the run by a script.",
+    "glossary": "The glossary explains every word that has a “?” and every column of the table.",
+    "settings": "Settings and versions say how the run was made, so that it can be made again.",
+}
+
+#: The word that explains a section of a run, by the section's name; other sections are added by scripts.
+SECTION_TERMS = {
+    "diagnostics": "diagnostics",
+    "depth": "rank collapse",
+    "effects": "effect",
+    "prune": "pruning",
+    "sensitivity": "sensitivity",
+    "claims": "claims",
 }
 
 #: The same words where slices are the depths of a token tensor.
@@ -54,4 +76,6 @@ ARRAY_TERMS = {
     "tree": "The tree joins slices that are alike first; further left, junctions join slices that are less alike.",
     "organized": "An organized matrix has its rows and columns in the order of their trees, similar ones close.",
     "Haar coefficients": TERMS["Haar coefficients"],
+    "glossary": "The glossary explains every word that has a “?”.",
+    "settings": TERMS["settings"],
 }

@@ -27,10 +27,10 @@
     HT.state.tell();
     const {whole, axis_name: name} = net.text;
     byId("heads-title").textContent = `Slices of ${name}`;
-    byId("groups-title").textContent = `How slices of ${name} group`;
+    byId("groups-title").textContent = core.text.like_noise ? `Tree, map and affinities of ${name}` : `How slices of ${name} group`;
     byId("table-title").textContent = `Table of ${name}`;
     document.querySelector(".hero").classList.toggle("alone", Boolean(whole));
-    HT.toolbar.chips(net);
+    if (!core.text.like_noise) HT.toolbar.chips(net);
     HT.toolbar.colour(net);
     HT.views = {};
     const grid = whole ? null : HT.grid.start(net);
@@ -46,7 +46,11 @@
     const {text} = core, columns = text.all_columns, pick = (...names) => names.find(name => columns.includes(name)) || columns[1];
     HT.network = {isArray: true, unit: text.unit, inputs: text.inputs, names: [], columns: [], nHeads: 0, text};
     HT.state.start({nHeads: axis => text.counts[axis], nInputs: text.inputs.length, columns, kinds: ["axis"], nTokens: 1e6},
-      {basis: "axis", view: "given", x: pick("coordinate_1", "place_in_tree"), y: pick("coordinate_2", "place_in_tree"), color: pick("folder_1", "place_in_tree")});
+      {basis: "axis", view: "given", x: pick("coordinate_1", "place_in_tree"), y: pick("coordinate_2", "place_in_tree"), color: pick(...(text.like_noise ? [] : ["folder_1"]), "place_in_tree")});
+    if (text.like_noise) {
+      byId("groups-note").textContent = "Noise has trees like these too: their groups mean nothing.";
+      byId("groups").dataset.contents = "Tree, map and affinities";
+    }
     HT.toolbar.theme();
     HT.toolbar.header();
     findings(core);

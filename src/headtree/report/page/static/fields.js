@@ -6,10 +6,28 @@ HT.fields = (() => {
     const codes = HT.data.codes(arrays.codes, shape, bits, head), top = (1 << bits) - 2;
     const low = arrays.low[head], high = arrays.high[head];
     const signed = v => high * Math.sign(v) * Math.abs(v) ** power, rising = v => low + (high - low) * v ** power;
-    const table = Float32Array.from({length: top + 2}, (_, c) => c > top ? NaN : text.signed ? signed(2 * c / top - 1) : rising(c / top));
-    const values = new Float32Array(codes.length);
+    const at = c => text.signed ? signed(2 * c / top - 1) : rising(c / top);
+    const tableOf = place => Float32Array.from({length: top + 2}, (_, c) => c > top ? NaN : at(Math.min(top, Math.max(0, place(c)))));
+    const table = tableOf(c => c), values = new Float32Array(codes.length), [, nRows, nColumns] = shape;
     for (let i = 0; i < codes.length; i++) values[i] = table[codes[i]];
-    return {values, nRows: shape[1], nColumns: shape[2], cell, low, high, power, signed: text.signed};
+    if (text.kind === "probs") {
+      const sums = arrays.sums?.subarray(head * nRows, (head + 1) * nRows) ?? new Float32Array(nRows).fill(1);
+      keepSums(values, codes, sums, table, tableOf(c => c - 0.5), tableOf(c => c + 0.5));
+    }
+    return {values, nRows, nColumns, cell, low, high, power, signed: text.signed, coarse: bits < 8};
+  }
+
+  /** Move the values of each row within the steps of their codes, so that the row adds up to its sum. */
+  function keepSums(values, codes, sums, table, lower, upper) {
+    const n = codes.length / sums.length;
+    sums.forEach((sum, row) => {
+      let lacking = sum, room = 0;
+      for (let i = row * n; i < (row + 1) * n; i++) lacking -= values[i] || 0;  // what is missing counts nothing
+      const edge = lacking > 0 ? upper : lower;
+      for (let i = row * n; i < (row + 1) * n; i++) room += edge[codes[i]] - table[codes[i]] || 0;
+      const share = room ? Math.min(1, lacking / room) : 0;
+      for (let i = row * n; i < (row + 1) * n; i++) values[i] += share * (edge[codes[i]] - table[codes[i]]);
+    });
   }
 
   /** The mean of several heads. */

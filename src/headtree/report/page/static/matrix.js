@@ -148,7 +148,7 @@ HT.matrix = (() => {
   function said(field, input, kind, place) {
     const value = HT.fields.at(field, place.q, place.k);
     const box = field.cell > 1 ? `mean of ${field.cell} × ${field.cell} entries: ` : "";
-    const what = Number.isNaN(value) ? HT.network.isArray ? "missing" : "missing: the model's mask forbids it" : `${box}${KINDS[kind] || ""}${number(value)}`;
+    const what = Number.isNaN(value) ? HT.network.isArray ? "missing" : "missing: the model's mask forbids it" : `${box}${KINDS[kind] || ""}${field.coarse ? "≈ " : ""}${number(value)}`;
     return [el("strong", {}, what), described(input, "query", place.q), described(input, "key", place.k)];
   }
 

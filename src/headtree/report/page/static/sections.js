@@ -1,6 +1,6 @@
 /* Answers at the top, stability across inputs, the sections of a run, glossary, settings. */
 HT.sections = (() => {
-  const {el, byId, number, table, token, lazily, headLink, words, counted} = HT.dom;
+  const {el, byId, number, table, token, lazily, headLink, why, words, counted} = HT.dom;
 
   const VALUES = {"centred scores": "before softmax, each row minus its mean", "raw scores": "before softmax",
     probabilities: "after softmax", "value-weighted attention": "probability times the norm of what each key contributes"};
@@ -104,7 +104,7 @@ HT.sections = (() => {
       const title = `section-${part.id}`, id = `part-of-run-${part.id}`;
       const spelled = columns => columns.map(name => /^[a-z0-9_]+$/.test(name) ? words(name) : name);
       byId("sections").append(el("section", {id, "aria-labelledby": title, "data-contents": part.title},
-        el("h2", {id: title}, part.title), ...part.text.slice(0, 1).map(text => el("p", {}, text)),
+        el("h2", {id: title}, part.title, " ", why(net.explained(part.term))), ...part.text.slice(0, 1).map(text => el("p", {}, text)),
         ...part.figures.map(({source, caption}) => el("figure", {class: "card"},
           el("img", {src: source, alt: caption, loading: "lazy"}), el("figcaption", {}, caption),
           el("button", {type: "button", class: "download", onclick: () => HT.download.picture(source)}, "Download"))),
@@ -123,7 +123,7 @@ HT.sections = (() => {
     byId("settings-slot").append(table("Settings, versions and inputs of the run", ["name", "value"],
       net.text.settings.map(([name, value]) => [name, el("bdi", {}, value)])),
     el("p", {}, `Matrices are stored in 8 or 4 bits for each cell: 255 or 15 steps of each ${net.unit.one}'s own scale` +
-      `${net.isArray ? "" : "; after softmax the steps are even in the square root"}. The table of ${net.unit.many} has full precision.`));
+      `${net.isArray ? "" : "; after softmax the steps are even in the square root, and rows keep their sums"}. The table of ${net.unit.many} has full precision.`));
   }
 
   /** A table of contents, from the sections that are there. */
@@ -139,7 +139,7 @@ HT.sections = (() => {
 
   /** Put an explanation wherever the page's text asks for one. */
   function explain({text}) {
-    for (const mark of document.querySelectorAll("[data-term]")) mark.replaceWith(HT.dom.why(text.terms_explained[mark.dataset.term]));
+    for (const mark of document.querySelectorAll("[data-term]")) mark.replaceWith(why(text.terms_explained[mark.dataset.term]));
   }
 
   /** What a page does once its entry point has made all of it. */

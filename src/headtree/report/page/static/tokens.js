@@ -25,20 +25,24 @@ HT.tokens = (() => {
     return mark && name.startsWith(mark) && name.length > mark.length ? name.slice(mark.length) : name;
   }
 
-  /** Attention of some queries to each group of keys, the mean over the queries; over all of them if there are none. */
-  function weights(field, queries, groups, nQueries) {
+  /**
+   * Attention of some queries to each group of keys, the mean over the queries; over all of them if there are none.
+   * Shares of a query are at most 1 in all: the mean of a box also stands for entries that a mask forbids.
+   */
+  function weights(field, queries, groups, nQueries, areShares) {
     const rows = queries ?? Array.from({length: nQueries}, (_, q) => q);
     const total = new Float64Array(groups.length);
     for (const q of rows) {
-      groups.forEach((keys, g) => {
-        for (const k of keys) { const v = HT.fields.at(field, q, k); if (v === v) total[g] += v; }
-      });
+      const own = groups.map(keys => keys.reduce((sum, k) => sum + (HT.fields.at(field, q, k) || 0), 0));
+      const most = areShares ? Math.max(1, own.reduce((a, v) => a + v, 0)) : 1;
+      own.forEach((v, g) => { total[g] += v / most; });
     }
     return total.map(v => v / rows.length);
   }
 
   function view(net) {
     let got = null, shown = -1, parts = null;
+    const areShares = net.kind !== "weighted" && net.kind !== "signed";
     const say = el("div", {class: "said", "aria-live": "polite"});
     const words = el("input", {type: "checkbox", id: "whole-words"});
     words.addEventListener("change", () => HT.state.set({words: words.checked}));
@@ -78,13 +82,14 @@ HT.tokens = (() => {
       const {pin} = HT.state.get(), query = q >= 0 ? q : pin < parts.nQueries ? pin : -1;
       const group = query < 0 ? -1 : parts.queryGroups.findIndex(own => own.includes(query));
       const queries = group < 0 ? null : parts.queryGroups[group];
-      const found = got.slots.map(slot => weights(slot.field, queries, parts.keyGroups, parts.nQueries));
+      const found = got.slots.map(slot => weights(slot.field, queries, parts.keyGroups, parts.nQueries, areShares));
       parts.paint(found, group);
       parts.queryCells.forEach((cell, g) => cell?.classList.toggle("query", g === group));
       const sentences = found.map((own, s) => {
         const order = Array.from(own.keys()).sort((a, b) => Math.abs(own[b]) - Math.abs(own[a])).slice(0, TOP).filter(g => own[g]);
-        const listed = order.flatMap((g, i) => [i ? ", " : "", el("bdi", {class: "token"}, parts.label(g)), ` ${
-          net.kind === "weighted" || net.kind === "signed" ? number(own[g]) : percent(own[g])}`]);
+        const about = got.slots[s].field.coarse ? " ≈ " : " ";
+        const listed = order.flatMap((g, i) => [i ? ", " : "", el("bdi", {class: "token"}, parts.label(g)),
+          about + (areShares ? percent : number)(own[g])]);
         return el("div", {class: `slot-${s}`}, el("strong", {}, got.slots[s].name), ": ", ...(listed.length ? listed : ["nothing"]));
       });
       const lead = group < 0 ? "Mean over all queries. Hover or click a query." : [el("bdi", {class: "token query"}, parts.queryLabel(group)),
@@ -207,5 +212,5 @@ HT.tokens = (() => {
     };
   }
 
-  return {view, grouped};
+  return {view, grouped, weights};
 })();
