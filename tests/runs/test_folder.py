@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -26,9 +27,14 @@ def again(path, measures=QUICK, **options):
     return make_run(TensorSource(tensors(2)), path, measures=measures, draw=False, **options)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return small_run(tmp_path_factory.mktemp("made") / "run", n_inputs=2)
+
+
 @pytest.fixture
-def finished(tmp_path):
-    return small_run(tmp_path / "run", n_inputs=2)
+def finished(made, tmp_path):
+    return ht.open_run(shutil.copytree(made.path, tmp_path / "run"))
 
 
 def test_the_second_time_there_is_nothing_to_do(finished):
