@@ -34,6 +34,7 @@ def reproduce(
         list[Path] | None,
         typer.Option(
             help="A Markdown file; the results replace its text between two marks. May be given several times.",
+            metavar="<path>",
             show_default=False,
         ),
     ] = None,
