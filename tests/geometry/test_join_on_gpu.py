@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headtree.geometry import join_on_gpu, order_statistics
@@ -33,6 +33,7 @@ def test_distances_are_rounded_to_the_same_digits(seed, n):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 30))
+@example(0, 3)  # every leaf is a cluster, in another order
 def test_mean_distances_of_clusters(seed, n):
     rng = np.random.default_rng(seed)
     points, labels = rng.standard_normal((n, 3)), np.unique(rng.integers(0, n, n), return_inverse=True)[1]

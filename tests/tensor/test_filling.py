@@ -57,7 +57,7 @@ def test_log_probs_are_scores_up_to_a_constant_per_row():
     torch.testing.assert_close(logs[present].exp(), probs[present])
     np.testing.assert_allclose(logs[:, 1, 2], logs[:, 1, :2].mean(dim=1))
     assert logs.dtype == torch.float64
-    with pytest.raises(HeadtreeError, match="needs probabilities"):
+    with pytest.raises(HeadtreeError, match="needs another kind than 'scores'"):
         ht.AttentionTensor.from_array(probs).log_probs()
 
 

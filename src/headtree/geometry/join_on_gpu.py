@@ -30,8 +30,7 @@ def mean_cluster_distances(
         difference = component[:, None] - component[None, :]
         distances.addcmul_(difference, difference)
     distances.sqrt_()
-    n_clusters = int(labels.max()) + 1
-    if n_clusters == len(labels):
+    if np.array_equal(labels, np.arange(len(labels))):  # every leaf is a cluster, in this order
         return distances
     by_cluster = torch.from_numpy(np.argsort(labels, kind="stable")).to(points.device)
     sizes = torch.from_numpy(np.bincount(labels)).to(points.device)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch
 
 from headtree import _checks
 from headtree.bases.haar import HaarBasis
@@ -87,6 +85,9 @@ def haar_basis(tree: PartitionTree, heads: Heads, order: Any = None, *, n_functi
     >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
     ['all 4', '2 vs 2', '1 vs 1', '1 vs 1']
     """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
     n = tree.n_leaves if isinstance(tree, PartitionTree) else 0
     order, leaves = checked_order(tree, order, n), checked_leaves(heads, n)
     signs, note = _comparisons(tree, order, _checks.at_least_one(n_functions, "n_functions"), leaves.word)
