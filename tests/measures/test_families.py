@@ -139,11 +139,12 @@ def test_replication_is_of_random_halves(monkeypatch):
     """The families of half of the inputs are asked for twice in each division, without an input in common."""
     seen = []
 
-    def labels(inputs, chance, at_most, rng):
-        seen.append(inputs.parts[0, :, 0, 1].tolist())
-        return np.arange(4) // (1 + len(seen) % 2), 0.0, 0.0  # pairs in one half, single heads in the other
+    def found_in(inputs, halves, chance, at_most):
+        seen.extend(inputs.of_inputs(half.inputs.tolist()).parts[0, :, 0, 1].tolist() for half in halves)
+        labels = [np.arange(4) // (1 + i % 2) for i in range(len(halves))]  # single heads, or pairs
+        return [families_module._QuickFamilies(each, 0.0, 0.0) for each in labels]
 
-    monkeypatch.setattr(families_module, "_quick_families", labels)
+    monkeypatch.setattr(families_module, "_quick_families", found_in)
     parts = np.broadcast_to(np.arange(5.0)[None, :, None, None], (1, 5, 4, 4)).copy()
     inputs = InputMatrices(parts, False)
     found = replication_of_families(inputs, Chance(*np.zeros((2, 1, 4))), 8, np.random.default_rng(0))

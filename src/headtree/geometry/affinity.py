@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree._lazy_array import ScaledBlocks, blocks_along, taken
-from headtree._threads import for_each_task
+from headtree._threads import for_each_task, product_by_rows
 from headtree.geometry.first_rows import mirrored_lower
 from headtree.geometry.order_statistics import order_statistics
 
@@ -200,7 +200,7 @@ def _products(
     squares, present = _squares(values, missing)
     every = _blocks(squares, axis) if squares is not None else (x.square() for x in _blocks(values, axis))
     for block, here in zip(every, _blocks(present, axis), strict=True):
-        powers.addmm_(block, here.T)
+        powers += block @ here.T if powers.is_cuda else product_by_rows(block, here)
         _add_lower(common, here)
     return products, powers, mirrored_lower(common) * n / present.numel()
 

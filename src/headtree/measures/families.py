@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from headtree._threads import for_each_task
 from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.geometry.resampled_trees import ResampledTrees
@@ -92,11 +93,11 @@ def replication_of_families(
     """
     if inputs.n_inputs < 4 or inputs.n_leaves < 3:
         return None
-    found = []
+    halves: list[_Drawn] = []
     for _ in range(_HALVINGS):
-        halves = np.array_split(rng.permutation(inputs.n_inputs), 2)
-        labels = [_quick_families(inputs.of_inputs(half.tolist()), chance, at_most, rng)[0] for half in halves]
-        found.append(adjusted_rand_index(*labels))
+        halves += [_Drawn.of(half, rng) for half in np.array_split(rng.permutation(inputs.n_inputs), 2)]
+    labels = [each.labels for each in _quick_families(inputs, halves, chance, at_most)]
+    found = [adjusted_rand_index(*pair) for pair in zip(labels[::2], labels[1::2], strict=True)]
     low, high = np.quantile(found, [0.025, 0.975])
     return Replication(float(np.mean(found)), float(low), float(high))
 
@@ -112,28 +113,64 @@ def growth_of_support(
     sizes = sorted({size for size in (n // 4, n // 2, n) if size >= 4})
     if inputs.n_leaves < 3:
         return ()
+    subsets = [
+        _Drawn.of(rng.permutation(n)[:size], rng) for size in sizes for _ in range(_SUBSETS if size < n else 1)
+    ]
+    families = _quick_families(inputs, subsets, chance, at_most)
     found = []
     for size in sizes:
-        rows = []
-        for _ in range(_SUBSETS if size < n else 1):
-            some = inputs.of_inputs(rng.permutation(n)[:size].tolist())
-            rows.append(_quick_families(some, chance, at_most, rng)[1:])
+        rows = [
+            (each.support, each.coverage)
+            for drawn, each in zip(subsets, families, strict=True)
+            if len(drawn.inputs) == size
+        ]
         support, coverage = np.mean(rows, axis=0)
         found.append(Growth(size, float(support), float(coverage)))
     return tuple(found)
 
 
+class _Drawn(NamedTuple):
+    """Some of the inputs, and divisions of them."""
+
+    inputs: Int[np.ndarray, " _input"]
+    divisions: Float[np.ndarray, "_sample 2 _input"]
+
+    @classmethod
+    def of(cls, inputs: Int[np.ndarray, " _input"], rng: np.random.Generator) -> _Drawn:
+        return cls(inputs, divisions(len(inputs), _QUICK_DIVISIONS, rng))
+
+
+class _QuickFamilies(NamedTuple):
+    """Families by a test that is not conditional."""
+
+    labels: Int[np.ndarray, " leaf"]  #: of each leaf; its own for leaves in no family
+    support: float  #: mean of the families, weighted by their size
+    coverage: float
+
+
 def _quick_families(
-    inputs: InputMatrices, chance: Chance, at_most: int, rng: np.random.Generator
-) -> tuple[Int[np.ndarray, " leaf"], float, float]:
-    """A label for each leaf, its own for leaves in no family; the families' mean support, and their coverage."""
+    inputs: InputMatrices, drawn: Sequence[_Drawn], chance: Chance, at_most: int
+) -> list[_QuickFamilies]:
+    """The families of several choices of inputs."""
+    found: dict[int, _QuickFamilies] = {}
+
+    def find(i: int) -> None:
+        found[i] = _families_of(inputs.of_inputs(drawn[i].inputs.tolist()), drawn[i].divisions, chance, at_most)
+
+    for_each_task(find, len(drawn))
+    return [found[i] for i in range(len(drawn))]
+
+
+def _families_of(
+    inputs: InputMatrices, weights: Float[np.ndarray, "_sample 2 _input"], chance: Chance, at_most: int
+) -> _QuickFamilies:
     n = inputs.n_leaves
-    trees = ResampledTrees.grow(inputs, divisions(inputs.n_inputs, _QUICK_DIVISIONS, rng))
+    trees = ResampledTrees.grow(inputs, weights)
     tree = linkage_tree(tree_closeness(inputs, trees))
     folders = leaves_of_inner(tree)
     labels = np.arange(n) + len(folders)
     if not folders:
-        return labels, 0.0, 0.0
+        return _QuickFamilies(labels, 0.0, 0.0)
     members = np.zeros((len(folders), n), dtype=bool)
     for row, leaves in zip(members, folders, strict=True):
         row[leaves] = True
@@ -145,7 +182,7 @@ def _quick_families(
         labels[folders[i]] = i
     sizes = np.array([len(folders[i]) for i in chosen])
     mean = float(np.average(support[chosen], weights=sizes)) if chosen else 0.0
-    return labels, mean, float(sizes.sum() / n)
+    return _QuickFamilies(labels, mean, float(sizes.sum() / n))
 
 
 def inner_folders(tree: PartitionTree) -> Int[np.ndarray, " folder"]:
