@@ -124,6 +124,7 @@ def with_key_biases(model, rng):
     return model
 
 
+@pytest.mark.filterwarnings("ignore:4 inputs. fewer than 10:headtree.HeadtreeWarning")
 def test_biases_of_keys_change_nothing_that_a_run_of_a_model_says(tokenizer, text, tmp_path):
     """All columns, those that need weights, gradients and ablation too, and what is said of them."""
     runs, scores = [], []
