@@ -32,6 +32,9 @@ from headtree.trees.tree import PartitionTree
 #: Features that are copied at a time for the kernel of differences.
 _COPIED_AT_A_TIME = 8 * BLOCK
 
+#: Most bytes of features of an array in memory that are made together.
+_FEATURES_AT_A_TIME = 1 << 30
+
 #: Most folder tuples of all slices whose entries are counted together on a GPU.
 _COUNTS_ON_GPU = 1 << 26
 
@@ -217,9 +220,8 @@ def _columns_at_a_time(
     values: Float[Tensor, "..."] | ScaledBlocks, axis: int, parts: Sequence[slice]
 ) -> list[slice]:
     """The tuples in runs whose features fit into memory: all, or multiples of the kernel's block of each part."""
-    if isinstance(values, Tensor):
-        return [slice(0, parts[-1].stop)]
-    most = int(values.memory / 2 / (values.dtype.itemsize * values.shape[axis]))
+    memory = _FEATURES_AT_A_TIME if isinstance(values, Tensor) else values.memory / 2
+    most = int(memory / (values.dtype.itemsize * values.shape[axis]))
     if parts[-1].stop <= most:
         return [slice(0, parts[-1].stop)]
     step = max(1, most // BLOCK) * BLOCK

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from headtree.geometry.sampled_emd import SampledDistances, n_differences, sampl
 from headtree.progress import progress
 from headtree.questionnaire.landmarks import Landmarks, Some, chosen_landmarks, joined, part_of
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
-from headtree.questionnaire.settings import EXACT_PRODUCTS, SAMPLES, Questionnaire
+from headtree.questionnaire.settings import EXACT_PRODUCTS, LARGEST_ERROR, MOST_SAMPLES, SAMPLES, Questionnaire
 from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.trees.compare import tree_distance
 from headtree.trees.tree import PartitionTree
@@ -176,6 +176,13 @@ def organize_array(
     )
 
 
+class _Draws(NamedTuple):
+    """What distances were sampled with: the generator before the draws, and their number for a tuple of levels."""
+
+    rng: np.random.Generator
+    samples: int | None  #: None for exact distances
+
+
 @dataclass
 class _Loop:
     """The array and the newest trees, affinities and distances of its axes."""
@@ -196,7 +203,7 @@ class _Loop:
         self.errors: dict[int, float] = {}  #: of sampled distances, relative
         self._rng = _checks.generator(self.settings.rng)
         self._made_from: list[list[PartitionTree] | None] = [None] * n_axes
-        self._made_with = [self._rng] * n_axes  #: what distances were drawn with
+        self._made_with = [_Draws(self._rng, None)] * n_axes  #: of the distances
         self._spectra: list[Spectrum | None] = [None] * n_axes
         if self.missing is not None:
             self._note_hidden_slices(self.missing)
@@ -223,8 +230,10 @@ class _Loop:
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
         self.distances[axis] = self.affinities[axis] = torch.empty(0)  # make room
-        self._made_with[axis] = copy.deepcopy(self._rng)
-        distances, error = self._tree_distances(axis, others, self.values, self.missing, self._rng)
+        draws = _Draws(self._rng, self._samples(self.values, axis, others))
+        (distances, error), self._made_with[axis] = self._tree_distances(
+            axis, others, self.values, self.missing, draws
+        )
         self.errors.pop(axis, None)
         if error is not None:
             self.errors[axis] = error
@@ -243,7 +252,11 @@ class _Loop:
         n, n_own = array.values.shape[axis], len(own)
         order = np.concatenate([own, np.setdiff1d(np.arange(n), own)])
         values, missing = part_of(array.values, array.missing, [*slices[:axis], order, *slices[axis + 1 :]])
-        distances, error = self._tree_distances(axis, trees, values, missing, self._made_with[axis], n_own)
+        samples, before = self._samples(values, axis, trees, n_own), self._made_with[axis]
+        if samples is not None and before.samples is not None:
+            samples = max(samples, before.samples)
+        draws = _Draws(before.rng, samples)
+        (distances, error), _ = self._tree_distances(axis, trees, values, missing, draws, n_own)
         between = self.distances[axis]
         nearest, points = joined(distances, median_distance(between), self.affinities[axis], pairs)
         nearest[:n_own] = np.arange(n_own)
@@ -253,35 +266,53 @@ class _Loop:
         self.coordinates[axis] = points[torch.from_numpy(back).to(points.device)]
         return Landmarks(own, nearest[back])
 
+    def _samples(
+        self,
+        values: Float[Tensor, "..."] | ScaledBlocks,
+        axis: int,
+        trees: Sequence[PartitionTree],
+        n_first: int | None = None,
+    ) -> int | None:
+        """Folder tuples to draw at first; None for exact distances."""
+        samples = self.settings.samples_for(n_differences(values.shape[axis], trees, n_first), values.numel())
+        if samples is None and values.is_cuda and self.settings.samples == "auto" and not _fits_on_gpu(trees):
+            return SAMPLES
+        return samples
+
     def _tree_distances(
         self,
         axis: int,
         trees: list[PartitionTree],
         values: Float[Tensor, "..."] | ScaledBlocks,
         missing: Bool[Tensor, "..."] | None,
-        rng: np.random.Generator,
+        draws: _Draws,
         n_first: int | None = None,
-    ) -> SampledDistances:
-        """Distances between slices of `values`, or between the first and all."""
+    ) -> tuple[SampledDistances, _Draws]:
+        """Distances between slices of `values`, or between the first and all, and the draws they come from.
+
+        If the number of draws is the default, there are more until the error is small.
+        """
         s = self.settings
-        samples = s.samples_for(n_differences(values.shape[axis], trees, n_first), values.numel())
-        is_cuda = values.is_cuda
-        if is_cuda and math.prod(len(tree.distinct) for tree in trees) > _TUPLES_ON_GPU:
-            samples = SAMPLES if s.samples == "auto" else samples
-            is_cuda = samples is not None
-        if samples is None and not is_cuda:
+        if draws.samples is None and not (values.is_cuda and _fits_on_gpu(trees)):
             whole = _whole(values).cpu()
             found = emd_matrix(whole, axis, trees, s.alpha, s.beta, s.weights, missing, n_first)
-            return SampledDistances(found.to(values.device), None)
+            return SampledDistances(found.to(values.device), None), draws
         # an order that comes from the data: permuted slices then have the same folders drawn
         orders = [
             tree.order(self.powers[i].cpu().numpy())
             for tree, i in zip(trees, [i for i in range(self.values.ndim) if i != axis], strict=True)
         ]
-        weights = s.alpha, s.beta, s.weights
-        return sampled_emd(
-            values, axis, trees, orders, *weights, missing, samples=samples, rng=rng, n_first=n_first
-        )
+        weights, samples = (s.alpha, s.beta, s.weights), draws.samples
+        while True:
+            made_with = _Draws(copy.deepcopy(draws.rng), samples)
+            sampled = sampled_emd(
+                values, axis, trees, orders, *weights, missing, samples=samples, rng=draws.rng, n_first=n_first
+            )
+            error = sampled.relative_error
+            is_enough = s.samples != "auto" or error is None or not error > LARGEST_ERROR
+            if samples is None or is_enough or samples >= MOST_SAMPLES:
+                return sampled, made_with
+            samples *= 4
 
     @cached_property
     def powers(self) -> list[Float[Tensor, " _slice"]]:
@@ -395,6 +426,10 @@ def _on_all_slices(trees: PerAxis[Tree], landmarks: Sequence[Landmarks | None]) 
             for tree, own in zip(trees, landmarks, strict=True)
         ],
     )
+
+
+def _fits_on_gpu(trees: Sequence[PartitionTree]) -> bool:
+    return math.prod(len(tree.distinct) for tree in trees) <= _TUPLES_ON_GPU
 
 
 def _needed(values: ScaledBlocks) -> int:

@@ -16,9 +16,11 @@ Tree = Literal["flexible", "binary"]
 HeadFrom = Literal["latest", "initial"]
 
 #: With ``samples="auto"``: the most differences of folder means in a distance matrix that is computed exactly (some
-#: seconds on two cores), and the folder tuples drawn of each tuple of levels in larger ones.
+#: seconds on two cores), and the folder tuples drawn of each tuple of levels in larger ones: as many as it takes
+#: for the relative error, within these bounds.
 EXACT_DIFFERENCES = 2 * 10**10
-SAMPLES = 256
+SAMPLES, MOST_SAMPLES = 256, 4096
+LARGEST_ERROR = 0.02
 
 #: With ``samples="auto"``: the most entries of an array whose distances are computed exactly. A larger one may have
 #: to be read in blocks, for which distances are sampled, and the result must not depend on the memory that is free.
@@ -60,9 +62,10 @@ class Questionnaire:
     samples : int, "auto" or None
         Tree distances are computed from this many folder tuples of each tuple of levels, at least two, drawn by
         weight; of levels with fewer, all are taken. None takes all of all levels, so distances are exact. "auto" is
-        None up to 2·10¹⁰ differences of folder means in a distance matrix and 134 million entries of the array, and
-        256 beyond. Except with None, first affinities that need more than 2·10⁹ products come from part of the
-        array. The status of the result says which, with the errors.
+        None up to 2·10¹⁰ differences of folder means in a distance matrix and 134 million entries of the array;
+        beyond, 256, and four times as many, up to 4,096, as long as the relative error is above 2 %. Except with
+        None, first affinities that need more than 2·10⁹ products come from part of the array. The status of the
+        result says which, with the errors.
     landmarks : int, tuple or None
         The most slices of an axis that are compared with each other, or a tuple of such numbers or None, one for
         each axis. Of an axis with more slices, that many are landmarks, at equal steps of the slices' sums of
@@ -122,7 +125,7 @@ class Questionnaire:
             _checks.one_of(getattr(self, name), name, choices)
 
     def samples_for(self, n_differences: int, n_entries: int = 0) -> int | None:
-        """Folder tuples to draw for a distance matrix with this many differences, of so many entries; None: all.
+        """Folder tuples to draw at first for so many differences in a distance matrix, and entries; None: all.
 
         Examples
         --------

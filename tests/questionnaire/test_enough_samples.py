@@ -1,0 +1,48 @@
+"""With samples="auto", as many folders are drawn as the error asks for."""
+
+import numpy as np
+import pytest
+
+import headtree as ht
+from headtree.questionnaire import settings
+
+SHAPE = 12, 96, 80
+
+
+def peaked(rng):
+    """Attention whose rows have a few large entries at random places, so that the mean of few draws is far off."""
+    scores = 12 * rng.normal(size=SHAPE)
+    odds = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return odds / odds.sum(axis=2, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def always_sampled(monkeypatch):
+    monkeypatch.setattr(settings, "EXACT_DIFFERENCES", 0)
+
+
+def largest_error(x, **options):
+    return max(ht.organize_array(x, ht.Questionnaire(**options)).status.relative_errors.values())
+
+
+def test_more_is_drawn_until_the_error_is_small():
+    x = peaked(np.random.default_rng(0))
+    assert largest_error(x, samples=256) > 0.02
+    assert largest_error(x) <= 0.02
+
+
+def test_no_more_is_drawn_than_the_error_asks_for():
+    x = np.random.default_rng(1).normal(size=SHAPE)
+    given, chosen = (ht.organize_array(x, ht.Questionnaire(samples=n)) for n in (256, "auto"))
+    assert max(given.status.relative_errors.values()) <= 0.02
+    assert list(chosen.trees) == list(given.trees)
+    for a, b in zip(chosen.affinities, given.affinities, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_other_slices_join_landmarks_by_as_many_draws():
+    x = peaked(np.random.default_rng(2))
+    few, enough = (
+        ht.organize_array(x, ht.Questionnaire(samples=n, landmarks=(None, 40, 40))).status for n in (256, "auto")
+    )
+    assert max(few.relative_errors.values()) > 0.02 >= max(enough.relative_errors.values())
