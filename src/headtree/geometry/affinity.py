@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,18 +14,18 @@ from torch import Tensor
 from headtree import _checks
 from headtree._lazy_array import ScaledBlocks, blocks_along, taken
 from headtree._threads import for_each_task, product_by_rows
-from headtree.geometry.first_rows import mirrored_lower
+from headtree.geometry.first_rows import add_products, mirrored_lower
 from headtree.geometry.order_statistics import order_statistics
 
 InitialAffinity = Literal["cosine", "correlation", "gaussian"]
 
-#: Entries of a slice that are multiplied at a time, in float64. Cosines of equal slices are then 1 up to rounding
-#: for every dtype, and no tree grows from the difference.
-_ENTRIES_AT_A_TIME = 1024
+#: Entries of a slice, and at most of all slices together, that are multiplied at a time, in float64. Cosines of
+#: equal slices are then 1 up to rounding for every dtype, and no tree grows from the difference.
+_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4096, 1 << 23
 #: Entries of all slices together that are multiplied at a time on a GPU.
 _ENTRIES_ON_GPU = 1 << 27
-#: Slices multiplied at a time with themselves and all earlier slices; the other products follow by symmetry.
-_SLICES_AT_A_TIME = 64
+#: Slices that a thread copies at a time.
+_SLICES_AT_A_TIME = 128
 #: Fewest leaves of another axis from which an affinity is estimated.
 _FEWEST_TAKEN = 16
 
@@ -100,25 +100,33 @@ def sampled_affinity(
     n_drawn = n_taken // 2
     drawn = others[((torch.arange(n_drawn, device=values.device) + 0.5) * len(others) / n_drawn).long()]
 
-    def sums(leaves: Int[Tensor, " _leaf"]) -> tuple[Tensor, Tensor, Tensor]:
-        mask = None if missing is None else missing.narrow(other, 0, len(leaves))
-        return _products(taken(values, other, leaves), axis, mask)
+    def sums(leaves: Int[Tensor, " _leaf"]) -> tuple[Tensor, Tensor]:
+        some = taken(values, other, leaves)
+        products = _gram(some, axis)
+        return products, products.diagonal()[:, None] if present is None else _squares(some, other, present)
 
     # two halves: what is certain, and half of those drawn, each standing for twice as many
     each = 2 * len(others) / n_drawn
-    of_certain, power_of_certain, common = sums(certain)
+    present = (
+        None if missing is None or _checks.is_shared(missing, axis) else _present(missing, other, values.device)
+    )
+    of_certain, squares_of_certain = sums(certain)
+    common = _share(of_certain, missing) if present is None else _common(present, axis)
     halves = []
     for leaves in (drawn[::2], drawn[1::2]):
-        products, of_both, _ = sums(leaves)
-        of_both = (of_both * each).add_(power_of_certain)  # may share its memory with the products
-        halves.append((products.mul_(each).add_(of_certain), of_both))
-    del of_certain, power_of_certain, products, of_both
+        products, squares = sums(leaves)
+        squares = (squares * each).add_(squares_of_certain)  # may share its memory with the products
+        powers_of_both = (
+            squares.expand_as(products) if present is None else _powers(_blocks(squares, axis), present, axis)
+        )
+        halves.append((products.mul_(each).add_(of_certain), powers_of_both))
+    del of_certain, squares_of_certain, products, squares, powers_of_both
     difference = _affinity_of_products(kind, *halves[0], common)
     difference -= _affinity_of_products(kind, *halves[1], common)
     n = len(difference)
     error = float(difference.fill_diagonal_(0).square_().sum().div_(max(1, n * (n - 1))).sqrt()) / 2
     del difference
-    products, of_both = (first.add_(second).div_(2) for first, second in zip(*halves, strict=True))
+    products, of_both = ((first + second).div_(2) for first, second in zip(*halves, strict=True))
     return SampledAffinity(_affinity_of_products(kind, products, of_both, common), error, n_taken, other)
 
 
@@ -187,62 +195,88 @@ def _products(
     values: Float[Tensor, "..."] | ScaledBlocks, axis: int, missing: Bool[Tensor, "..."] | None
 ) -> tuple[Float[Tensor, "slice slice"], Float[Tensor, "slice slice"], Float[Tensor, "slice slice"]]:
     """Over entries present in both slices i, j: sum of x_i x_j, sum of x_i², fraction of entries present."""
+    products = _gram(values, axis)
+    if missing is None or _checks.is_shared(missing, axis):
+        return products, products.diagonal()[:, None].expand_as(products), _share(products, missing)
+    same = next((i for i in range(values.ndim) if _checks.is_shared(missing, i)), None)
+    if same is None:
+        present = missing.logical_not().to(values.device)
+        squares = (block.square_() for block in _blocks(values, axis))
+        return products, _powers(squares, present, axis), _common(present, axis)
+    present = _present(missing, same, values.device)
+    every = _blocks(_squares(values, same, present), axis)
+    return products, _powers(every, present, axis), _common(present, axis)
+
+
+def _gram(values: Tensor | ScaledBlocks, axis: int) -> Float[Tensor, "slice slice"]:
+    """Products of slices, summed over all entries."""
     n = values.shape[axis]
     products = torch.zeros(n, n, dtype=torch.float64, device=values.device)
     for block in _blocks(values, axis):
-        _add_lower(products, block)
-    products = mirrored_lower(products)
-    if missing is None or _checks.is_shared(missing, axis):
-        share = 1.0 if missing is None else 1 - float(_checks.unshared(missing).double().mean())
-        everywhere = torch.tensor(share, dtype=products.dtype, device=products.device).expand(n, n)
-        return products, products.diagonal()[:, None].expand(n, n), everywhere
-    powers, common = torch.zeros_like(products), torch.zeros_like(products)
-    squares, present = _squares(values, missing)
-    every = _blocks(squares, axis) if squares is not None else (x.square() for x in _blocks(values, axis))
-    for block, here in zip(every, _blocks(present, axis), strict=True):
+        add_products(products, block, block)
+    return mirrored_lower(products)
+
+
+def _share(like: Float[Tensor, "slice slice"], missing: Bool[Tensor, "..."] | None) -> Float[Tensor, "slice slice"]:
+    """Fraction of the entries that slices with a common mask have, the same for all."""
+    share = 1.0 if missing is None else 1 - float(_checks.unshared(missing).double().mean())
+    return torch.tensor(share, dtype=like.dtype, device=like.device).expand_as(like)
+
+
+def _powers(
+    squares: Iterable[Float[Tensor, "slice entry"]], present: Bool[Tensor, "..."], axis: int
+) -> Float[Tensor, "slice slice"]:
+    """Sum of x_i² over the entries that slice j has, from blocks of squares."""
+    n = present.shape[axis]
+    powers = torch.zeros(n, n, dtype=torch.float64, device=present.device)
+    for block, here in zip(squares, _blocks(present, axis), strict=True):
         powers += block @ here.T if powers.is_cuda else product_by_rows(block, here)
-        _add_lower(common, here)
-    return products, powers, mirrored_lower(common) * n / present.numel()
+    return powers
 
 
-def _add_lower(total: Float[Tensor, "slice slice"], block: Float[Tensor, "slice entry"]) -> None:
-    """Add ``block @ block.T`` on and below the diagonal."""
-    if total.is_cuda:
-        total.addmm_(block, block.T)
-        return
+def _common(present: Bool[Tensor, "..."], axis: int) -> Float[Tensor, "slice slice"]:
+    """Fraction of the entries that both slices have."""
+    return _gram(present, axis) * present.shape[axis] / present.numel()
 
-    def add_band(band: int) -> None:
-        rows = slice(band * _SLICES_AT_A_TIME, (band + 1) * _SLICES_AT_A_TIME)
-        total[rows, : rows.stop].addmm_(block[rows], block[: rows.stop].T)
 
-    for_each_task(add_band, -(-len(block) // _SLICES_AT_A_TIME))
+def _present(missing: Bool[Tensor, "..."], same: int, device: torch.device) -> Bool[Tensor, "..."]:
+    """Which entries there are, with length 1 along an axis along which that is the same."""
+    return missing.narrow(same, 0, 1).logical_not().to(device)
 
 
 def _squares(
-    values: Float[Tensor, "..."] | ScaledBlocks, missing: Bool[Tensor, "..."]
-) -> tuple[Float[Tensor, "..."] | None, Bool[Tensor, "..."]]:
-    """Squared values and presence, reduced over the first axis along which the mask is constant.
-
-    If there is none, None and the whole presence.
-    """
-    for axis in range(values.ndim):
-        if _checks.is_shared(missing, axis):
-            present = missing.narrow(axis, 0, 1).logical_not().to(values.device)
-            squares = torch.zeros(present.shape, dtype=torch.float64, device=values.device)
-            for _, layer in blocks_along(values, axis, 1):
-                squares += layer.double().square()
-            return squares, present
-    return None, missing.logical_not().to(values.device)
+    values: Float[Tensor, "..."] | ScaledBlocks, same: int, present: Bool[Tensor, "..."]
+) -> Float[Tensor, "..."]:
+    """Squares, summed over an axis along which the mask is the same."""
+    squares = torch.zeros(present.shape, dtype=torch.float64, device=values.device)
+    for _, layer in blocks_along(values, same, 1):
+        wide = layer.double()
+        squares.addcmul_(wide, wide)
+    return squares
 
 
 def _blocks(values: Tensor | ScaledBlocks, axis: int) -> Iterator[Float[Tensor, "slice entry"]]:
     """Iterate over blocks of columns of the matrix of flattened slices."""
     n = values.shape[axis]
     second = 1 if axis == 0 else 0
-    at_a_time = _ENTRIES_ON_GPU // n if values.is_cuda else _ENTRIES_AT_A_TIME
+    at_a_time = _ENTRIES_ON_GPU // n if values.is_cuda else min(_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME // n)
     step = max(1, at_a_time // max(1, values.numel() // n // values.shape[second]))
     for _, block in blocks_along(values, second, step):
-        yield block.movedim(axis, 0).reshape(n, -1).double()
+        yield _wide(block.movedim(axis, 0)).reshape(n, -1)
+
+
+def _wide(slices: Tensor) -> Float[Tensor, "slice ..."]:
+    """A copy in float64, made by all threads."""
+    copied = torch.empty(slices.shape, dtype=torch.float64, device=slices.device)
+    if copied.is_cuda:
+        return copied.copy_(slices)
+
+    def copy_band(band: int) -> None:
+        rows = slice(band * _SLICES_AT_A_TIME, (band + 1) * _SLICES_AT_A_TIME)
+        copied[rows] = slices[rows]
+
+    for_each_task(copy_band, -(-len(slices) // _SLICES_AT_A_TIME))
+    return copied
 
 
 def _centred(

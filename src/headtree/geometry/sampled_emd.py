@@ -21,9 +21,8 @@ from torch import Tensor
 
 from headtree import _checks
 from headtree._lazy_array import ScaledBlocks, slice_magnitudes
-from headtree._threads import product_by_rows
 from headtree.geometry.emd import Weights, folder_weights, unit_maximum
-from headtree.geometry.first_rows import mirrored_lower, mirrored_upper
+from headtree.geometry.first_rows import add_products, mirrored_lower, mirrored_upper
 from headtree.geometry.folder_sums import FolderSums, Products
 from headtree.geometry.kernels_cpu import BLOCK, add_pairwise_l1, padded_length
 from headtree.geometry.slice_features import Level, TreeAxis, TupleScale, all_features, features_of
@@ -353,7 +352,7 @@ def _kept_weight(
     kept = torch.zeros(min(n_first, shape[0]), shape[0], dtype=torch.float64, device=device)
     for is_there, weight in _presence(counted, [(trees[i], axes[i], weights[i]) for i in chosen], device):
         weighted = is_there[: len(kept)] * torch.from_numpy(weight).to(device)
-        kept += weighted @ is_there.T if weighted.is_cuda else product_by_rows(weighted, is_there)
+        add_products(kept, weighted, is_there)
     return mirrored_lower(kept) * factor
 
 
