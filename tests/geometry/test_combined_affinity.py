@@ -106,3 +106,12 @@ def test_affinity_of_items_is_their_mean_and_exactly_symmetric():
     np.testing.assert_allclose(found.parts[0, 0], expected, rtol=1e-14)
     np.testing.assert_array_equal(found.parts, found.parts.swapaxes(2, 3))
     assert (found.n_leaves, found.n_inputs, found.is_kernel) == (12, 1, False)
+
+
+def test_relabelled_leaves_are_those_of_each_input_in_its_order():
+    parts = kernels(7, n_inputs=4)
+    orders = np.array([np.random.default_rng(i).permutation(7)[:5] for i in range(4)])
+    found = InputMatrices(parts, True).relabelled(orders)
+    for part in range(2):
+        for i, order in enumerate(orders):
+            np.testing.assert_array_equal(found.parts[part, i], parts[part, i][np.ix_(order, order)])

@@ -8,7 +8,15 @@ import pytest
 from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures import support as support_module
-from headtree.measures.support import Chance, Transfer, as_folder, divisions, folder_support, leaves_of
+from headtree.measures.support import (
+    Chance,
+    Transfer,
+    _Relabelled,
+    as_folder,
+    divisions,
+    folder_support,
+    leaves_of,
+)
 
 
 def affinities_of(x):
@@ -108,13 +116,16 @@ def test_chance_is_what_all_relabelled_sets_but_one_have_at_most(n, n_inputs, ma
             assert ours == pytest.approx(expected(mean, smaller, k, n - k), abs=1e-12)
 
 
-def test_chance_given_others_has_fewer_sets_of_which_none_exceeds_it(monkeypatch):
-    monkeypatch.setattr(support_module, "_CONDITIONAL_SETS", 12)
+def test_relabelled_sets_are_the_same_however_many_are_asked_for_at_a_time():
     x = affinities_of(np.random.default_rng(6).standard_normal((4, 6)))
-    found = Chance.given_others(inputs_of(x), np.random.default_rng(1))
-    expected = literal_chance(x, np.random.default_rng(1), 12, 10, 0)
+    at_once, step_by_step = (_Relabelled(inputs_of(x), np.random.default_rng(1), 12, 10) for _ in range(2))
+    for n_sets in (5, 10, 7, 12):
+        found = step_by_step.largest(n_sets)
+        for ours, all_sets in zip(found, at_once.largest(12), strict=True):
+            np.testing.assert_array_equal(ours, all_sets[:n_sets])
+    chance, expected = Chance(*found, 0), literal_chance(x, np.random.default_rng(1), 12, 10, 0)
     for k in range(2, 6):
-        ours = found.beyond(Transfer(np.array(1.0), np.array(1.0)), k, 6)
+        ours = chance.beyond(Transfer(np.array(1.0), np.array(1.0)), k, 6)
         assert ours == pytest.approx(expected(1.0, 1.0, k, 6 - k), abs=1e-12)
 
 
@@ -193,7 +204,8 @@ def literal_support(x, n_bootstrap, rng):
                 between = np.array(
                     [[[matrix[np.ix_(list(a), list(b))].mean() for b in parts] for a in parts] for matrix in x]
                 )
-                known[frozenset(parts)] = trees_of(between, weights), Chance.given_others(inputs_of(between), rng)
+                null = _Relabelled(inputs_of(between), rng, 100, 10)
+                known[frozenset(parts)] = trees_of(between, weights), Chance(*null.largest(100), 0)
             among, level = known[frozenset(parts)]
             inside = frozenset(i for i, part in enumerate(parts) if part <= folder)
             pair = literal_transfers(inside, among, len(parts))

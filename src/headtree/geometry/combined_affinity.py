@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 #: A squared norm below this part of the largest is rounding: the item equals the mean item.
 _IS_MEAN = 1e-10
@@ -56,10 +56,27 @@ class InputMatrices:
         between = (between + between.swapaxes(2, 3)) / 2  # the products are symmetric only up to rounding
         return InputMatrices(np.ascontiguousarray(between), self.is_kernel)
 
+    def relabelled(self, orders: Int[np.ndarray, "input item"]) -> InputMatrices:
+        """Some leaves of every input, in an order of its own."""
+        return InputMatrices(_relabelled(self.parts, orders), self.is_kernel)
+
     def _weights(self, weights: Float[np.ndarray, " input"] | None) -> Float[np.ndarray, " input"]:
         if weights is None:
             return np.full(self.n_inputs, 1 / self.n_inputs)
         return np.ascontiguousarray(weights, dtype=np.float64)
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _relabelled(parts, orders):  # type: ignore[no-untyped-def]
+    n_parts, (n_inputs, n) = len(parts), orders.shape
+    found = np.empty((n_parts, n_inputs, n, n))
+    for part in range(n_parts):
+        for i in range(n_inputs):
+            for a in range(n):
+                row = parts[part, i, orders[i, a]]
+                for b in range(n):
+                    found[part, i, a, b] = row[orders[i, b]]
+    return found
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)

@@ -23,6 +23,8 @@ _EXCEEDING_SETS = 1
 _CONDITIONAL_SETS = 100
 _CONDITIONAL_DIVISIONS = 10
 _CONDITIONAL_EXCEEDING_SETS = 0
+#: Sets after which a folder that is within chance already is given up.
+_SETS_AT_A_TIME = 10
 
 #: The smaller transfer must exceed chance by this much: chance is known only to about that.
 _LEAST_EXCESS = 0.05
@@ -100,7 +102,7 @@ class _Conditional:
         self, inputs: InputMatrices, weights: Float[np.ndarray, "sample 2 input"], rng: np.random.Generator
     ) -> None:
         self._inputs, self._weights, self._rng = inputs, weights, rng
-        self._known: dict[frozenset[Folder], tuple[ResampledTrees, Chance]] = {}
+        self._known: dict[frozenset[Folder], tuple[ResampledTrees, _Relabelled]] = {}
 
     def holds(self, folder: Folder, supported: Sequence[Folder]) -> bool:
         everything = (1 << self._inputs.n_leaves) - 1
@@ -109,17 +111,21 @@ class _Conditional:
         if around == everything and not is_union:
             return True
         items = sorted(_items(around, supported if is_union else []))
-        trees, chance = self._among(items)
+        trees, null = self._among(items)
         inside = np.array([[_is_within(item, folder) for item in items]])
-        transfer = Transfer.to_halves(trees, inside)
-        return chance.beyond(transfer.of(0), int(inside.sum()), len(items)) > 0
+        transfer, n_inside = Transfer.to_halves(trees, inside).of(0), int(inside.sum())
+        # no set may exceed chance, so more sets never make it smaller
+        return all(
+            Chance(*null.largest(n_sets), _CONDITIONAL_EXCEEDING_SETS).beyond(transfer, n_inside, len(items)) > 0
+            for n_sets in (*range(_SETS_AT_A_TIME, _CONDITIONAL_SETS, _SETS_AT_A_TIME), _CONDITIONAL_SETS)
+        )
 
-    def _among(self, items: Sequence[Folder]) -> tuple[ResampledTrees, Chance]:
+    def _among(self, items: Sequence[Folder]) -> tuple[ResampledTrees, _Relabelled]:
         key = frozenset(items)
         if key not in self._known:
             among = self._inputs.of_items([leaves_of(item) for item in items])
-            chance = Chance.given_others(among, self._rng)
-            self._known[key] = ResampledTrees.grow(among, self._weights), chance
+            null = _Relabelled(among, self._rng, _CONDITIONAL_SETS, _CONDITIONAL_DIVISIONS)
+            self._known[key] = ResampledTrees.grow(among, self._weights), null
         return self._known[key]
 
 
@@ -181,13 +187,8 @@ class Chance:
     @classmethod
     def of(cls, inputs: InputMatrices, rng: np.random.Generator) -> Chance:
         """Relabel the items of every input, and divide the inputs, again and again."""
-        return cls(*_largest_transfers(inputs, rng, _RELABELLED_SETS, _RELABELLED_DIVISIONS), _EXCEEDING_SETS)
-
-    @classmethod
-    def given_others(cls, items: InputMatrices, rng: np.random.Generator) -> Chance:
-        """The same for the items of a conditional test, with fewer sets and divisions."""
-        found = _largest_transfers(items, rng, _CONDITIONAL_SETS, _CONDITIONAL_DIVISIONS)
-        return cls(*found, _CONDITIONAL_EXCEEDING_SETS)
+        null = _Relabelled(inputs, rng, _RELABELLED_SETS, _RELABELLED_DIVISIONS)
+        return cls(*null.largest(_RELABELLED_SETS), _EXCEEDING_SETS)
 
     def beyond(self, transfer: Transfer, n_inside: int, n_items: int) -> float:
         """The transfer beyond chance, as in Cohen's kappa; 0 if it is not."""
@@ -211,30 +212,34 @@ class Chance:
         return slice(fewer, n - fewer + 1) if n_inside <= n_outside else slice(n - fewer, n - fewer + 1)
 
 
-def _largest_transfers(
-    inputs: InputMatrices, rng: np.random.Generator, n_sets: int, n_divisions: int
-) -> tuple[Float[np.ndarray, "set size"], Float[np.ndarray, "set size"]]:
-    """Largest mean and smaller transfer of any folder of each size, in sets with relabelled items."""
-    n_inputs, n_drawn = inputs.n_inputs, min(inputs.n_leaves, _MANY)
-    # Items are drawn from an order that depends on their affinities only, not on how they were given.
-    canonical = np.argsort(inputs.parts.mean(axis=(0, 1, 2)))
-    drawn = rng.permuted(np.tile(canonical, (n_sets, 1)), axis=1)[:, None, :n_drawn]
-    orders = rng.permuted(np.tile(drawn, (1, n_inputs, 1)), axis=2)
-    weights = [divisions(n_inputs, n_divisions, rng) for _ in orders]
-    mean, smaller = np.zeros((2, n_sets, n_drawn))
+class _Relabelled:
+    """Sets of inputs with relabelled items. All are drawn at once; their transfers are computed when asked for."""
 
-    def find(i: int) -> None:
-        rows, columns = orders[i, :, :, None], orders[i, :, None, :]
-        relabelled = inputs.parts[:, np.arange(n_inputs)[:, None, None], rows, columns]
-        null = InputMatrices(np.ascontiguousarray(relabelled), inputs.is_kernel)
-        trees = ResampledTrees.grow(null, weights[i])
+    def __init__(self, inputs: InputMatrices, rng: np.random.Generator, n_sets: int, n_divisions: int) -> None:
+        n_inputs, n_drawn = inputs.n_inputs, min(inputs.n_leaves, _MANY)
+        # Items are drawn from an order that depends on their affinities only, not on how they were given.
+        canonical = np.argsort(inputs.parts.mean(axis=(0, 1, 2)))
+        drawn = rng.permuted(np.tile(canonical, (n_sets, 1)), axis=1)[:, None, :n_drawn]
+        self._orders = rng.permuted(np.tile(drawn, (1, n_inputs, 1)), axis=2)
+        self._weights = [divisions(n_inputs, n_divisions, rng) for _ in range(n_sets)]
+        self._inputs, self._n_known = inputs, 0
+        self._mean, self._smaller = np.zeros((2, n_sets, n_drawn))
+
+    def largest(self, n_sets: int) -> tuple[Float[np.ndarray, "set size"], Float[np.ndarray, "set size"]]:
+        """Largest mean and smaller transfer of any folder of each size, in each of the first sets."""
+        first = self._n_known
+        if n_sets > first:
+            for_each_task(lambda i: self._find(first + i), n_sets - first)
+            self._n_known = n_sets
+        return self._mean[:n_sets], self._smaller[:n_sets]
+
+    def _find(self, i: int) -> None:
+        null = self._inputs.relabelled(self._orders[i])
+        trees = ResampledTrees.grow(null, self._weights[i])
         members = LinkageFolders.of(tree_closeness(null, trees)).members
         found, size = Transfer.to_halves(trees, members), members.sum(axis=1)
-        np.maximum.at(mean[i], size, found.mean)
-        np.maximum.at(smaller[i], size, found.smaller)
-
-    for_each_task(find, n_sets)
-    return mean, smaller
+        np.maximum.at(self._mean[i], size, found.mean)
+        np.maximum.at(self._smaller[i], size, found.smaller)
 
 
 def divisions(n_inputs: int, n_samples: int, rng: np.random.Generator) -> Float[np.ndarray, "sample 2 input"]:
