@@ -457,7 +457,7 @@ def gain_words(gain: float, values: str = "values") -> str:
             f"{values}."
         )
     if gain > 1:
-        helps, need = "helps", f"{gain:.2f} times fewer Haar coefficients than"
+        helps, need = "helps", f"{1 - 1 / gain:.0%} fewer Haar coefficients than".replace("%", " %")
     else:
         helps, need = "does not help here", f"{1 / gain:.2f} times as many Haar coefficients as"
     return f"Organizing {helps}: 99 % of the energy of the {values} needs {need} in the original order."
