@@ -45,6 +45,35 @@ class LazyArray(ABC):
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Float[Tensor, "..."]:
         """The entries at all combinations of the indices along each axis: floating-point numbers in new memory."""
 
+    def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
+        """Any numpy index; of slices and integers, only the block that they select is read."""
+        items = list(index) if isinstance(index, tuple) else [index]
+        if any(item is Ellipsis for item in items):
+            dots = next(i for i, item in enumerate(items) if item is Ellipsis)
+            items[dots : dots + 1] = [slice(None)] * (self.ndim + 1 - len(items))
+        items += [slice(None)] * (self.ndim - len(items))
+        block = tuple(_as_span(item, n) for item, n in zip(items, self.shape, strict=True))
+        return np.asarray(self.read(block).numpy()[tuple(_within_span(item) for item in items)])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "..."]:
+        values = self.read((slice(None),) * self.ndim).numpy()
+        return values if dtype is None else values.astype(dtype)
+
+
+def _as_span(item: Any, n: int) -> AxisIndex:
+    if isinstance(item, slice):
+        start, stop, step = item.indices(n)
+        return slice(start, stop) if step == 1 else np.arange(n)[item]
+    if isinstance(item, int | np.integer):
+        return np.arange(n)[[int(item)]]
+    return np.arange(n)
+
+
+def _within_span(item: Any) -> Any:
+    if isinstance(item, slice):
+        return slice(None)
+    return 0 if isinstance(item, int | np.integer) else item
+
 
 @dataclass(frozen=True, eq=False)
 class ScaledBlocks:

@@ -176,7 +176,7 @@ def organize_array(
     )
 
 
-class _Draws(NamedTuple):
+class _FolderDraws(NamedTuple):
     """What distances were sampled with: the generator before the draws, and their number for a tuple of levels."""
 
     rng: np.random.Generator
@@ -203,7 +203,7 @@ class _Loop:
         self.errors: dict[int, float] = {}  #: of sampled distances, relative
         self._rng = _checks.generator(self.settings.rng)
         self._made_from: list[list[PartitionTree] | None] = [None] * n_axes
-        self._made_with = [_Draws(self._rng, None)] * n_axes  #: of the distances
+        self._made_with = [_FolderDraws(self._rng, None)] * n_axes  #: of the distances
         self._spectra: list[Spectrum | None] = [None] * n_axes
         if self.missing is not None:
             self._note_hidden_slices(self.missing)
@@ -230,7 +230,7 @@ class _Loop:
         if others == self._made_from[axis] and self.settings.balance == 1:
             return
         self.distances[axis] = self.affinities[axis] = torch.empty(0)  # make room
-        draws = _Draws(self._rng, self._samples(self.values, axis, others))
+        draws = _FolderDraws(self._rng, self._samples(self.values, axis, others))
         (distances, error), self._made_with[axis] = self._tree_distances(
             axis, others, self.values, self.missing, draws
         )
@@ -255,7 +255,7 @@ class _Loop:
         samples, before = self._samples(values, axis, trees, n_own), self._made_with[axis]
         if samples is not None and before.samples is not None:
             samples = max(samples, before.samples)
-        draws = _Draws(before.rng, samples)
+        draws = _FolderDraws(before.rng, samples)
         (distances, error), _ = self._tree_distances(axis, trees, values, missing, draws, n_own)
         between = self.distances[axis]
         nearest, points = joined(distances, median_distance(between), self.affinities[axis], pairs)
@@ -285,9 +285,9 @@ class _Loop:
         trees: list[PartitionTree],
         values: Float[Tensor, "..."] | ScaledBlocks,
         missing: Bool[Tensor, "..."] | None,
-        draws: _Draws,
+        draws: _FolderDraws,
         n_first: int | None = None,
-    ) -> tuple[SampledDistances, _Draws]:
+    ) -> tuple[SampledDistances, _FolderDraws]:
         """Distances between slices of `values`, or between the first and all, and the draws they come from.
 
         If the number of draws is the default, there are more until the error is small.
@@ -304,7 +304,7 @@ class _Loop:
         ]
         weights, samples = (s.alpha, s.beta, s.weights), draws.samples
         while True:
-            made_with = _Draws(copy.deepcopy(draws.rng), samples)
+            made_with = _FolderDraws(copy.deepcopy(draws.rng), samples)
             sampled = sampled_emd(
                 values, axis, trees, orders, *weights, missing, samples=samples, rng=draws.rng, n_first=n_first
             )

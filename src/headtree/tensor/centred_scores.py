@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from headtree import _checks
@@ -44,11 +43,6 @@ class CentredScores(LazyArray):
             of_axis = chosen if isinstance(chosen, slice) else torch.from_numpy(np.asarray(chosen))
             rows = rows[(slice(None),) * axis + (of_axis,)]
         return values.to(torch.float64, copy=True).sub_(rows).to(values.dtype).to(device)
-
-    def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
-        """The entries of an index of slices."""
-        given = index if isinstance(index, tuple) else (index,)
-        return self.read((*given, *[slice(None)] * (3 - len(given)))).numpy()
 
 
 def centred_by_blocks(att: AttentionTensor) -> AttentionTensor:

@@ -102,20 +102,6 @@ class FactoredArray(LazyArray):
         hidden = picked(_taken(self.mask, heads, queries), 2, keys)
         return probs.masked_fill_(hidden.to(device), 0)
 
-    def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
-        """Any numpy index; of slices and integers, only the block that they select is computed."""
-        items = list(index) if isinstance(index, tuple) else [index]
-        if any(item is Ellipsis for item in items):
-            dots = next(i for i, item in enumerate(items) if item is Ellipsis)
-            items[dots : dots + 1] = [slice(None)] * (4 - len(items))
-        items += [slice(None)] * (3 - len(items))
-        block = tuple(_as_span(item, n) for item, n in zip(items, self.shape, strict=True))
-        return np.asarray(self.read(block).numpy()[tuple(_within_span(item) for item in items)])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "head query key"]:
-        values = self.read((slice(None),) * 3).numpy()
-        return values if dtype is None else values.astype(dtype)
-
     def centred(self, mask: Bool[Tensor, "head query key"] | None) -> FactoredArray:
         """Scores minus the mean of their row over the entries that are not masked."""
         means, mask = [], _shared(mask, self.device)
@@ -214,17 +200,3 @@ def _taken(x: Tensor, rows: AxisIndex, tokens: AxisIndex) -> Tensor:
     if is_tokens_first:
         return picked(picked(x, 1, tokens), 0, rows)
     return picked(picked(x, 0, rows), 1, tokens)
-
-
-def _as_span(item: Any, n: int) -> AxisIndex:
-    if isinstance(item, slice):
-        return np.arange(n)[item]
-    if isinstance(item, int | np.integer):
-        return np.arange(n)[[int(item)]]
-    return np.arange(n)
-
-
-def _within_span(item: Any) -> Any:
-    if isinstance(item, slice):
-        return slice(None)
-    return 0 if isinstance(item, int | np.integer) else item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from headtree._extras import require
 from headtree._files import checked_path, exists, unusable
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
+from headtree.tensor.plain_zarr import PlainZarr
 
 _AXES = "hqk"
 _COUNTS = {2: "two", 3: "three"}
@@ -46,8 +48,8 @@ def load_tensor(
     Parameters
     ----------
     path : path
-        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file, or a folder that AttentionTensor.save
-        wrote, which takes none of the other arguments.
+        A .npy, .npz, .safetensors, .pt or .pth (weights only) or .mat file; a Zarr folder, which is read by blocks
+        when they are needed; or a folder that AttentionTensor.save wrote, which takes none of the other arguments.
     axes : str
         The axes of the array in the file, in order: h for heads, q for queries, k for keys, l for layers (l and h
         together give the heads). Axes of length one are called 1: ``"qkh"``, ``"lhqk"``, ``"1hqk"``.
@@ -73,11 +75,13 @@ def load_tensor(
         raise InvalidTypeError(f"axes must be a string such as 'hqk', got {axes!r}")
     if not exists(source):
         raise InvalidValueError(f"path must name a file, but {source} does not exist")
-    if source.is_dir():
+    if source.is_dir() and not is_foreign_zarr(source):
         _check_nothing_else(source, axes, name, kind, heads_per_layer, mask)
         return AttentionTensor.open(source)
-    array = _chosen(_found(source), name, source, min_axes=3)
-    values, n_per_layer = _ordered(array, axes, source)
+    if source.is_dir():
+        values, n_per_layer = _ordered_zarr(_zarr_array(source, name, min_axes=3), axes, source)
+    else:
+        values, n_per_layer = _ordered(_chosen(_found(source), name, source, min_axes=3), axes, source)
     if n_per_layer is not None and heads_per_layer is not None:
         raise InvalidTypeError("heads_per_layer must not be given where axes has a layer axis 'l'")
     return AttentionTensor.from_array(values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask)
@@ -192,14 +196,25 @@ def zarr_bytes(folder: Path, name: str | None) -> int:
     return size
 
 
-def _zarr_array(folder: Path, name: str | None) -> Any:
+def _zarr_array(folder: Path, name: str | None, min_axes: int = 2) -> Any:
     import zarr
 
     def read(path: Path) -> Mapping[str, Any]:
         node = zarr.open(path, mode="r")
         return dict(node.arrays()) if isinstance(node, zarr.Group) else {path.stem: node}
 
-    return _chosen(_read_guarded(read, folder), name, folder, min_axes=2, kinds="fiub")
+    return _chosen(_read_guarded(read, folder), name, folder, min_axes=min_axes, kinds="fiub")
+
+
+def is_foreign_zarr(folder: Path) -> bool:
+    """Whether a folder is Zarr, but not headtree's."""
+    if any(exists(folder / name) for name in (".zarray", ".zgroup")):
+        return True
+    try:
+        attributes = json.loads((folder / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
+        return not str(attributes.get("format", "")).startswith("headtree.")
+    except (OSError, ValueError, AttributeError):
+        return False  # what is wrong with it is said when it is opened
 
 
 def _chosen_from_zarr(folder: Path, name: str | None) -> LoadedArray:
@@ -224,7 +239,7 @@ def _check_nothing_else(source: Path, axes: Any, name: Any, kind: Any, heads_per
     if names:
         raise InvalidTypeError(
             f"{', '.join(names)} must not be given for a folder that AttentionTensor.save wrote, which has its "
-            f"own, got {source}; leave out {'it' if len(names) == 1 else 'them'}"
+            f"own, got {source}; leave {'it' if len(names) == 1 else 'them'} out"
         )
 
 
@@ -343,10 +358,28 @@ def _materialized(value: Any, source: Path) -> Any:
 
 def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:
     """The array as (head, query, key), and the number of heads per layer if it has an axis of layers."""
+    letters = _checked_axes(axes, tuple(array.shape), source)
+    values = array if isinstance(array, torch.Tensor) else np.asarray(array)
+    values = values.reshape([n for letter, n in zip(axes, array.shape, strict=True) if letter != "1"])
+    order = [letters.index(letter) for letter in ("lhqk" if "l" in letters else _AXES)]
+    values = values.permute(order) if isinstance(values, torch.Tensor) else values.transpose(order)
+    if "l" not in letters:
+        return values, None
+    n_layers, n_per_layer, n_queries, n_keys = values.shape
+    return values.reshape(n_layers * n_per_layer, n_queries, n_keys), int(n_per_layer)
+
+
+def _ordered_zarr(array: Any, axes: str, source: Path) -> tuple[PlainZarr, int | None]:
+    """The same of an array that stays on disk."""
+    letters = _checked_axes(axes, tuple(array.shape), source)
+    return PlainZarr(array, axes), int(array.shape[axes.index("h")]) if "l" in letters else None
+
+
+def _checked_axes(axes: str, shape: tuple[int, ...], source: Path) -> str:
+    """The letters of the axes that are longer than one."""
     letters = axes.replace("1", "")
     if sorted(letters) not in (sorted(_AXES), sorted("l" + _AXES)):
         raise InvalidValueError(f"axes must name h, q and k once each, and may name l and 1, got {axes!r}")
-    shape = tuple(array.shape)
     if len(axes) != len(shape):
         raise InvalidValueError(
             f"axes must name every axis of the array, got {axes!r} for shape {shape} in {source}"
@@ -355,11 +388,4 @@ def _ordered(array: Any, axes: str, source: Path) -> tuple[Any, int | None]:
         raise InvalidValueError(
             f"an axis called 1 must have length one, got {axes!r} for shape {shape} in {source}"
         )
-    values = array if isinstance(array, torch.Tensor) else np.asarray(array)
-    values = values.reshape([n for letter, n in zip(axes, shape, strict=True) if letter != "1"])
-    order = [letters.index(letter) for letter in ("lhqk" if "l" in letters else _AXES)]
-    values = values.permute(order) if isinstance(values, torch.Tensor) else values.transpose(order)
-    if "l" not in letters:
-        return values, None
-    n_layers, n_per_layer, n_queries, n_keys = values.shape
-    return values.reshape(n_layers * n_per_layer, n_queries, n_keys), int(n_per_layer)
+    return letters
