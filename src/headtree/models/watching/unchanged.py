@@ -7,8 +7,10 @@ place cannot be restored and is an error; torch counts such writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import is_
+from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
 from typing import Any
 
 import torch
@@ -19,7 +21,13 @@ from headtree.errors import InvalidValueError
 #: Values of these types are compared by equality, all others by identity.
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
+#: Values of exactly these types have nothing inside that could change.
+_WITHOUT_PARTS = frozenset({*_PLAIN, NoneType, FunctionType, BuiltinFunctionType, MethodType, type})
+
 _Container = dict[Any, Any] | list[Any] | set[Any]
+
+#: Where something is: the place of the container that holds it, and its key there; None is the model itself.
+_Place = tuple[Any, Any] | None
 
 
 @contextmanager
@@ -43,40 +51,41 @@ class _State:
     """The containers and tensors that are reached from a model, as they are now."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._containers: list[tuple[str, _Container, _Container]] = []  # name, the container, a copy
-        self._tensors: list[tuple[str, Tensor, int]] = []  # name, tensor, number of writes to it so far
+        self._containers: list[tuple[_Place, _Container, _Container]] = []  # where, the container, a copy
+        self._tensors: list[tuple[_Place, Tensor, int]] = []  # where, tensor, number of writes to it so far
         seen: set[int] = set()
-        queue: list[tuple[str, Any]] = [("", model)]
+        queue: list[tuple[_Place, Any]] = [(None, model)]
         while queue:
-            name, value = queue.pop()
+            place, value = queue.pop()
             if id(value) in seen:
                 continue
             if isinstance(value, Tensor):
                 seen.add(id(value))
                 if not value.is_inference():
-                    self._tensors.append((name, value, value._version))
+                    self._tensors.append((place, value, value._version))
                 continue
             container = _container_of(value)
             if container is not None:
                 seen |= {id(value), id(container)}
-                self._containers.append((name, container, container.copy()))
-                queue += [(_path(name, key), inner) for key, inner in _entries(container)]
+                self._containers.append((place, container, container.copy()))
+                if container:  # most are empty: every module has a dozen for its hooks
+                    queue += [((place, key), inner) for key, inner in _entries(container) if _is_looked_into(inner)]
             elif isinstance(value, tuple):
-                queue += [(name, inner) for inner in value]
+                queue += [(place, inner) for inner in value if _is_looked_into(inner)]
 
     def restore(self) -> list[str]:
         """Put back what differs from this state, and return its names."""
         names = []
-        for name, container, copy in self._containers:
-            differing = _differing(container, copy)
+        for place, container, copy in self._containers:
+            differing = [] if _is_untouched(container, copy) else _differing(container, copy)
             if differing:
-                names += [_path(name, key) for key in differing]
+                names += [_name((place, key)) for key in differing]
                 _refill(container, copy)
         return names
 
     def overwritten(self) -> list[str]:
         """Names of the tensors that were written to since."""
-        return [name for name, tensor, n_writes in self._tensors if tensor._version != n_writes]
+        return [_name(place) for place, tensor, n_writes in self._tensors if tensor._version != n_writes]
 
 
 def _container_of(value: Any) -> _Container | None:
@@ -87,17 +96,31 @@ def _container_of(value: Any) -> _Container | None:
     return vars(value) if is_config or isinstance(value, nn.Module) else None
 
 
-def _entries(container: _Container) -> list[tuple[Any, Any]]:
-    if isinstance(container, dict):
-        return list(container.items())
-    return list(enumerate(container))
+def _is_looked_into(value: Any) -> bool:
+    return type(value) not in _WITHOUT_PARTS
 
 
-def _path(name: str, key: Any) -> str:
-    """The name of an entry, without torch's own dictionaries of parameters, buffers and modules."""
-    if key in ("_parameters", "_buffers", "_modules"):
-        return name
-    return f"{name}.{key}" if name else str(key)
+def _entries(container: _Container) -> Iterable[tuple[Any, Any]]:
+    return container.items() if isinstance(container, dict) else enumerate(container)
+
+
+def _name(place: _Place) -> str:
+    """The name of a place, without torch's own dictionaries of parameters, buffers and modules."""
+    keys = []
+    while place is not None:
+        place, key = place
+        if key not in ("_parameters", "_buffers", "_modules"):
+            keys.append(str(key))
+    return ".".join(reversed(keys))
+
+
+def _is_untouched(container: _Container, copy: _Container) -> bool:
+    """Whether the entries are the same objects in the same order; if not, some may still be equal."""
+    if len(container) != len(copy):
+        return False
+    if isinstance(container, dict) and isinstance(copy, dict):
+        return all(map(is_, container, copy)) and all(map(is_, container.values(), copy.values()))
+    return all(map(is_, container, copy))
 
 
 def _differing(container: _Container, copy: _Container) -> list[Any]:
