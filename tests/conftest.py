@@ -8,9 +8,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
-from jaxtyping import install_import_hook
 
-import tests.shapes  # noqa: F401  (found by name below)
+from tests.shapes import check_shapes_of
 
 CHECKED = [
     "headtree._checks",
@@ -37,7 +36,7 @@ CHECKED = [
     "headtree.questionnaire",
     "headtree.trees.tree",
 ]
-install_import_hook(CHECKED, "tests.shapes.check_shapes")
+check_shapes_of(CHECKED)
 
 # Times vary on shared machines; continuous integration draws the same examples every time.
 hypothesis.settings.register_profile("headtree", deadline=None, derandomize=bool(os.environ.get("CI")))
