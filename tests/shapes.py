@@ -1,4 +1,4 @@
-"""Checks shapes in signatures, and nothing else: whatever else comes in, public functions must refuse themselves."""
+"""Checks shapes in signatures and nothing else: whatever else comes in, public functions must refuse themselves."""
 
 import inspect
 
