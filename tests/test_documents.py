@@ -28,7 +28,7 @@ DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 OUTSIDE = ("make", "pip", "git", "cd", "python")
 
 #: Documents whose runs are drawn; drawing takes longer than all the rest.
-DRAWN = ("README.md", "comparison.md", "demo.md")
+DRAWN = ("demo.md",)
 
 pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 

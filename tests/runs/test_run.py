@@ -8,9 +8,9 @@ import pytest
 import xarray
 
 import headtree as ht
-from headtree.errors import HeadtreeError
+from headtree.errors import DamagedFileError, HeadtreeError
 from headtree.geometry.linkage import linkage_tree
-from headtree.runs.organization_store import read_organization, write_organizations
+from headtree.runs.organization_store import read_organization, read_part, write_organizations, write_part
 from headtree.runs.record import signed
 from headtree.runs.similarity_store import read_similarities, write_similarities
 from headtree.section import Picture, Section, Table
@@ -173,11 +173,24 @@ def test_one_input_has_a_tree_without_support(tmp_path):
 def test_any_organization_comes_back(att, tmp_path):
     org = ht.organize(att, ht.Questionnaire(tree="binary", n_iter=2, initial_axes=(0, 1, 2)))
     write_organizations(tmp_path / "o", [org])
-    found = read_organization(tmp_path / "o", 0)
-    assert list(found.trees) == list(org.trees)
-    assert list(found.initial_trees) == list(org.initial_trees)
-    assert found.settings == org.settings
-    np.testing.assert_array_equal(found.coordinates.head, org.coordinates.head)
+    write_part(tmp_path / "o.npz", org)
+    for found in (read_organization(tmp_path / "o", 0), read_part(tmp_path / "o.npz")):
+        assert list(found.trees) == list(org.trees)
+        assert list(found.initial_trees) == list(org.initial_trees)
+        assert (found.settings, found.status) == (org.settings, org.status)
+        np.testing.assert_array_equal(found.coordinates.head, org.coordinates.head)
+
+
+def test_a_damaged_part_is_named(tmp_path):
+    file = tmp_path / "o.npz"
+    write_part(file, ht.organize(families(0), ht.Questionnaire(n_iter=1)))
+    data = file.read_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 1
+    for damaged in (b"", data[:-9], bytes(flipped)):
+        file.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=f"{file} is damaged"):
+            read_part(file)
 
 
 def test_landmarks_come_back(tmp_path):
@@ -189,7 +202,9 @@ def test_landmarks_come_back(tmp_path):
     ]
     write_organizations(tmp_path / "o", orgs)
     for i, org in enumerate(orgs):
-        found = read_organization(tmp_path / "o", i)
+        write_part(tmp_path / f"{i}.npz", org)
+    stored = [(read_organization(tmp_path / "o", i), org) for i, org in enumerate(orgs)]
+    for found, org in stored + [(read_part(tmp_path / f"{i}.npz"), org) for i, org in enumerate(orgs)]:
         assert list(found.trees) == list(org.trees)
         assert [step.trees.key for step in found.history] == [step.trees.key for step in org.history]
         assert found.settings == settings

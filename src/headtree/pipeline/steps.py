@@ -37,7 +37,7 @@ from headtree.runs.containers import LazySequence
 from headtree.runs.contents import measured_file, sample_file
 from headtree.runs.effects_store import write_effects
 from headtree.runs.folder import RunWriter
-from headtree.runs.organization_store import questionnaire_from_dict, read_organization, write_organizations
+from headtree.runs.organization_store import questionnaire_from_dict, read_part, write_organizations, write_part
 from headtree.runs.run import Run
 from headtree.runs.similarity_store import write_similarities
 from headtree.section import Section
@@ -107,7 +107,7 @@ def organize_inputs(writer: RunWriter, workers: Workers, memory: int | None) -> 
     n, run, is_raw = len(writer.record.inputs), writer.run, writer.record.settings["raw"]
     device = writer.record.settings["source"].get("device") or "cpu"
     where = device if device.startswith("cuda") else "cpu"
-    parts = [writer.part(f"organization-{i:05d}.zarr") for i in range(n)]
+    parts = [writer.part(f"organization-{i:05d}.npz") for i in range(n)]
     missing = [i for i in range(n) if not parts[i].exists()]
     with writer.aside() as folder, _steps("organizing", n) as step:
         limit = Limit(memory, folder)
@@ -117,10 +117,10 @@ def organize_inputs(writer: RunWriter, workers: Workers, memory: int | None) -> 
         )
         for i, org in zip(missing, found, strict=True):
             with writer.whole(parts[i]) as draft:
-                write_organizations(draft, [org])
+                write_part(draft, org)
             step(f"input {i + 1} of {n}")
     with writer.whole(writer.path / "organization.zarr") as draft:
-        write_organizations(draft, LazySequence(n, lambda i: read_organization(parts[i], 0)))
+        write_organizations(draft, LazySequence(n, lambda i: read_part(parts[i])))
 
 
 def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, memory: int | None) -> None:

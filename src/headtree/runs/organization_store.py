@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from headtree.errors import InvalidValueError
+from headtree.errors import DamagedFileError, InvalidValueError
 from headtree.questionnaire.landmarks import Landmarks
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
@@ -19,6 +21,9 @@ from headtree.tensor.zarr_dataset import Variable, create, finish, new_array, op
 from headtree.trees.tree import PartitionTree
 
 FORMAT = "headtree.run.organization/4"
+
+#: Bytes of several inputs that are written together: every write has a price of its own.
+_AT_ONCE = 32 << 20
 
 
 def questionnaire_to_dict(settings: Questionnaire) -> dict[str, Any]:
@@ -106,6 +111,8 @@ def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Seq
         if (n_compared < sizes).any():
             put(group, f"n_compared_{name}", Variable(("input",), n_compared))
     arrays: dict[str, Any] = {}
+    waiting: dict[str, list[np.ndarray[Any, Any]]] = {}
+    n_bytes = 0
     for i, org in enumerate(organizations):
         for name in org.names:
             longest, compared = (
@@ -117,8 +124,13 @@ def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Seq
             for key, row in rows.items():
                 if key not in arrays:
                     arrays[key] = _empty(group, key, row, len(outlines))
-                if row.values.size:
-                    arrays[key][i] = row.values
+                waiting.setdefault(key, []).append(row.values)
+                n_bytes += row.values.nbytes
+        if n_bytes > _AT_ONCE or i == len(outlines) - 1:
+            for key, values in waiting.items():
+                if values[0].size:
+                    arrays[key][i + 1 - len(values) : i + 1] = np.stack(values)
+            waiting, n_bytes = {}, 0
 
 
 def _empty(group: Any, key: str, row: Variable, n_inputs: int) -> Any:
@@ -183,44 +195,78 @@ def _all_trees(org: Organization) -> list[PartitionTree]:
     return [*initial, *(tree for step in org.history for tree in step.trees), *org.trees]
 
 
+def write_part(file: Path, org: Organization) -> None:
+    """Write one organization by itself, until those of all inputs are there."""
+    outline = _Outline.of(org)
+    rows: dict[str, Any] = {"moved": outline.moved}
+    for name in outline.names:
+        n, n_compared = outline.sizes[name], outline.n_compared[name]
+        found = _axis_rows(org, name, n, outline.n_levels, outline.n_components)
+        found |= _pair_rows(org, name, n_compared, n if n_compared < n else None)
+        rows |= {key: row.values for key, row in found.items()}
+        rows |= {f"n_{name}": n, f"n_compared_{name}": n_compared}
+    about = {"axes": outline.names, "settings": outline.settings, "status": outline.status}
+    with file.open("wb") as opened:
+        np.savez(opened, about=json.dumps(about), **rows)
+
+
+def read_part(file: Path) -> Organization:
+    """The organization that `write_part` wrote; zip files have checksums."""
+    try:
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as opened:
+            rows = {key: opened[key] for key in opened.files}
+        about = json.loads(str(rows["about"]))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DamagedFileError(f"{file} is damaged ({error}); delete it and give the same command again") from error
+    return _organization(rows.__getitem__, about["axes"], rows.keys(), about["settings"], about["status"])
+
+
 def read_organization(path: Path, i: int) -> Organization:
     """The organization of one input."""
     group = open_group(path, FORMAT)
-    names = tuple(map(str, group.attrs["axes"]))
-    sizes = [int(group[f"n_{name}"][i]) for name in names]
+    settings = json.loads(str(group.attrs["settings"]))
+    status = json.loads(str(group.attrs["status"]))[i]
+    names = list(map(str, group.attrs["axes"]))
+    return _organization(lambda key: np.asarray(group[key][i]), names, set(group.array_keys()), settings, status)
 
+
+def _organization(
+    row: Callable[[str], np.ndarray[Any, Any]],
+    axes: Sequence[str],
+    stored: Container[str],
+    settings: Mapping[str, Any],
+    status: Mapping[str, Any],
+) -> Organization:
+    """The organization whose rows, perhaps padded, are stored under these names."""
+    names = tuple(axes)
+    sizes = [int(row(f"n_{name}")) for name in names]
     compared = [
-        int(group[f"n_compared_{name}"][i]) if f"n_compared_{name}" in group else n
+        int(row(f"n_compared_{name}")) if f"n_compared_{name}" in stored else n
         for name, n in zip(names, sizes, strict=True)
     ]
 
     def squares(kind: str) -> PerAxis[np.ndarray[Any, Any]]:
-        found = [group[f"{kind}_{name}"][i, :n, :n] for name, n in zip(names, compared, strict=True)]
-        return PerAxis(names, [np.asarray(each) for each in found])
+        every = [row(f"{kind}_{name}")[:n, :n] for name, n in zip(names, compared, strict=True)]
+        return PerAxis(names, [np.ascontiguousarray(each) for each in every])
 
     landmarks = [
-        None
-        if n_compared == n
-        else Landmarks(
-            np.asarray(group[f"landmark_{name}"][i, :n_compared]), np.asarray(group[f"nearest_{name}"][i, :n])
-        )
+        None if n_compared == n else Landmarks(row(f"landmark_{name}")[:n_compared], row(f"nearest_{name}")[:n])
         for name, n, n_compared in zip(names, sizes, compared, strict=True)
     ]
-    trees = PerAxis(names, [_tree(group[f"tree_{name}"][i], n) for name, n in zip(names, sizes, strict=True)])
-    status = json.loads(str(group.attrs["status"]))[i]
+    trees = PerAxis(names, [_tree(row(f"tree_{name}"), n) for name, n in zip(names, sizes, strict=True)])
     return Organization(
         trees=trees,
         affinities=squares("affinity"),
         distances=squares("distance"),
         coordinates=PerAxis(
-            names, [_coordinates(group[f"coordinate_{name}"][i], n) for name, n in zip(names, sizes, strict=True)]
+            names, [_coordinates(row(f"coordinate_{name}"), n) for name, n in zip(names, sizes, strict=True)]
         ),
         initial_trees=PerAxis(
-            names, [_initial(group[f"initial_tree_{name}"][i], n) for name, n in zip(names, sizes, strict=True)]
+            names, [_initial(row(f"initial_tree_{name}"), n) for name, n in zip(names, sizes, strict=True)]
         ),
-        history=_history(group, i, names, sizes),
+        history=_history(row, names, sizes),
         status=Status(**{**status, "notes": tuple(status["notes"])}),
-        settings=questionnaire_from_dict(json.loads(str(group.attrs["settings"]))),
+        settings=questionnaire_from_dict(settings),
         landmarks=PerAxis(names, landmarks),
     )
 
@@ -239,13 +285,15 @@ def _coordinates(table: Any, n: int) -> np.ndarray[Any, Any]:
     return values[:, ~np.isnan(values[0])]
 
 
-def _history(group: Any, i: int, names: tuple[str, ...], sizes: Sequence[int]) -> tuple[Iteration, ...]:
-    moved = np.asarray(group["moved"][i])
-    tables = [np.asarray(group[f"history_tree_{name}"][i]) for name in names]
+def _history(
+    row: Callable[[str], np.ndarray[Any, Any]], names: tuple[str, ...], sizes: Sequence[int]
+) -> tuple[Iteration, ...]:
+    moved = row("moved")
+    tables = [row(f"history_tree_{name}") for name in names]
     return tuple(
         Iteration(
             PerAxis(names, [_tree(table[step], n) for table, n in zip(tables, sizes, strict=True)]),
-            PerAxis(names, [float(value) for value in row]),
+            PerAxis(names, [float(value) for value in of_axes]),
         )
-        for step, row in enumerate(moved)
+        for step, of_axes in enumerate(moved)
     )
