@@ -28,6 +28,10 @@ class Several:
     def sendable(self, att):
         return att.load()
 
+    def begin(self, call):
+        (found,) = self.each([call])
+        return lambda: found
+
     def each(self, calls):
         for call in calls:
             self.called[call.func.__name__] += 1

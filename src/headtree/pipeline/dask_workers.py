@@ -36,6 +36,8 @@ _ANSWER = 8
 _NO_WORKERS = 60
 #: Calls that are sent ahead for each worker: it need not wait for the next one.
 _AHEAD = 3
+#: Results for each worker that may wait for that of an earlier call, which takes longer.
+_WAITING = 24
 
 _AGAIN = "finished work is saved; run the same command again to continue"
 
@@ -126,6 +128,18 @@ class DaskWorkers:
             if found != __version__:
                 raise _unlike(worker, found)
 
+    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Send the call to a worker now."""
+        pending: deque[Future[Any]] = deque()
+        self._send(iter([call]), pending)
+
+        def result() -> T:
+            self._wait(iter(()), pending)
+            found: T = self._result(pending.popleft())
+            return found
+
+        return result
+
     def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """Make the calls on the workers, a few more at a time than there are workers."""
         remaining = iter(calls)
@@ -135,13 +149,8 @@ class DaskWorkers:
                 self._send(remaining, pending)
                 if not pending:
                     return
-                found, notes = self._result(pending[0])
-                pending.popleft()
-                for note in notes:
-                    warnings.warn(note, HeadtreeWarning, stacklevel=2)
-                result = [found]
-                del found
-                yield result.pop()
+                self._wait(remaining, pending)
+                yield self._result(pending.popleft())
         finally:
             if pending:
                 with suppress(Exception):
@@ -149,31 +158,38 @@ class DaskWorkers:
 
     def _send(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]]) -> None:
         try:
-            most = _AHEAD * max(1, self.n_workers)
-            while len(pending) < most:
+            n_workers = max(1, self.n_workers)
+            n_sent = sum(not future.done() for future in pending)
+            while n_sent < _AHEAD * n_workers and len(pending) < _WAITING * n_workers:
                 call = next(remaining, None)
                 if call is None:
                     return
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", message="Sending large graph")  # on purpose: see above
                     pending.append(self._client.submit(_sent(), wire.dumps(call), __version__, pure=False))
+                n_sent += 1
         except (OSError, CancelledError) as error:
             if isinstance(error, HeadtreeError):
                 raise
             raise self._lost() from error
 
-    def _result(self, future: Future[Any]) -> tuple[Any, list[str]]:
-        """The result of a call and the warnings it gave."""
+    def _wait(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]]) -> None:
+        """Wait for the first of the pending calls, and send others as long as some are done before it."""
         alone_since: float | None = None
         with self._client.as_current():
-            while not future.done():
-                with suppress(TimeoutError):
-                    wait([future], timeout=1)
-                    break
-                alone_since = self._checked_health(alone_since)
+            while not pending[0].done():
+                try:
+                    wait([pending[0], *(each for each in pending if not each.done())], 1, "FIRST_COMPLETED")
+                    self._send(remaining, pending)
+                except TimeoutError:
+                    alone_since = self._checked_health(alone_since)
+                except CancelledError as error:
+                    raise self._lost() from error
+
+    def _result(self, future: Future[Any]) -> Any:
+        """The result of a call that is done; the warnings that it gave are given here."""
         try:
-            found: tuple[Any, list[str]] = future.result()
-            return found
+            found, notes = future.result()
         except KilledWorker as error:
             raise ClusterError(
                 f"four workers of {self._address} died one after the other at the same work, most likely for lack "
@@ -186,6 +202,9 @@ class DaskWorkers:
                 f"a worker of {self._address} lacks the module {error.name}; install headtree {__version__} with "
                 f"the same extras on every worker; {_AGAIN}"
             ) from error
+        for note in notes:
+            warnings.warn(note, HeadtreeWarning, stacklevel=3)
+        return found
 
     def _checked_health(self, alone_since: float | None) -> float | None:
         """Raise an error if the scheduler is lost or long without workers; returns since when it has none."""

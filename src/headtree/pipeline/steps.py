@@ -13,6 +13,7 @@ from typing import Any
 
 from headtree.depth.model_depth import measure_depth
 from headtree.errors import HeadtreeWarning, InvalidValueError
+from headtree.measures.consensus import Consensus
 from headtree.measures.heads.diagnostics import Diagnostics, combined
 from headtree.measures.heads.effects import head_effects
 from headtree.measures.overlap import overlap
@@ -126,20 +127,19 @@ def organize_inputs(writer: RunWriter, workers: Workers, memory: int | None) -> 
 def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, memory: int | None) -> None:
     """Find the tree of heads that the inputs agree on, for every similarity; families are made of the first."""
     settings, run = writer.record.settings, writer.run
-    chosen = settings["similarity"]
-    found: dict[str, HeadSimilarity] = {}
-    kinds = dict.fromkeys((chosen, "attention", "function", "questionnaire"))
-    for kind in kinds:
+    chosen, measures = settings["similarity"], settings["measures"]
+    agreed: dict[str, Callable[[], Consensus]] = {}
+    # what has long calls to make, or is known already, comes first: workers need not wait for the rest
+    for kind in dict.fromkeys(("questionnaire", "function", "attention", chosen)):
         similarity = _similarity(kind, run, begin, workers, memory, is_chosen=kind == chosen)
         if isinstance(similarity, HeadSimilarity):
-            found[kind] = similarity
+            agreed[kind] = workers.begin(partial(tasks.agreed, similarity, measures["bootstrap"], measures["seed"]))
             _add_notes(writer, similarity.notes)
         elif similarity is not None:
             _add_notes(writer, (similarity,))
-    n_bootstrap, seed = settings["measures"]["bootstrap"], settings["measures"]["seed"]
-    agreed = workers.each(partial(tasks.agreed, each, n_bootstrap, seed) for each in found.values())
+    in_order = dict.fromkeys((chosen, "attention", "function", "questionnaire"))
     with writer.whole(writer.path / "similarity.zarr") as draft:
-        write_similarities(draft, dict(zip(found, agreed, strict=True)))
+        write_similarities(draft, {kind: agreed[kind]() for kind in in_order if kind in agreed})
 
 
 def _add_notes(writer: RunWriter, notes: Sequence[str]) -> None:

@@ -36,6 +36,9 @@ class Workers(Protocol):
     def sendable(self, att: AttentionTensor) -> AttentionTensor:
         """The tensor as an argument of a call: with its values, if they must travel."""
 
+    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Begin a call, if another process makes it; its result is what the returned function returns."""
+
     def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """Make every call and iterate over the results in the order of the calls.
 
@@ -53,6 +56,10 @@ class ThisProcess:
     def sendable(self, att: AttentionTensor) -> AttentionTensor:
         """The tensor as it is: one on disk is read where it is needed."""
         return att
+
+    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Leave the call until its result is asked for."""
+        return call
 
     def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """Make the calls in turn; neither a call nor a result is held while the next call is made."""
