@@ -120,6 +120,22 @@ def test_reading_ahead_gives_what_is_there(tmp_path):
             np.testing.assert_array_equal(lazy.read(index), x[picked])
 
 
+@pytest.mark.parametrize("n_entries", [1, 2 * 17 * 13, 10_000])
+def test_every_head_is_read_once_to_regroup(tmp_path, monkeypatch, n_entries):
+    ht.AttentionTensor.from_array(np.ones((5, 17, 13))).save(tmp_path / "x.zarr")
+    stored = ht.AttentionTensor.open(tmp_path / "x.zarr").values
+    n_read, read = np.zeros(stored.shape, int), StoredArray.read
+
+    def watched(array, index, *given):
+        n_read[index] += 1
+        return read(array, index, *given)
+
+    monkeypatch.setattr(StoredArray, "read", watched)
+    Regrouped(stored, tmp_path, (1, 2), n_entries)
+    n_read[0, 0, 0] -= 1  # which tells the type of the entries
+    assert (n_read == 1).all()
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_centred_scores_by_blocks(tmp_path, masked):
     x = 1e3 * np.random.default_rng(0).normal(size=(5, 17, 13)).astype(np.float32)

@@ -38,6 +38,10 @@ _READ_AHEAD = 12
 #: Copies of a slice of a tensor in its smallest block.
 _LEAST_BLOCKS = 8
 
+#: Size from which a block of memory has pages of its own, and the option of glibc's `mallopt` that says so.
+_OWN_PAGES = 256 << 10
+_M_MMAP_THRESHOLD = -3
+
 _UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -162,9 +166,15 @@ class Limit:
 
 @contextmanager
 def _one_chunk_at_a_time() -> Iterator[None]:
-    """Else Zarr has many whole chunks in memory."""
+    """Else Zarr has many whole chunks in memory.
+
+    And blocks that are freed go back to the system, here and from now on. glibc would keep them in a heap that
+    small things between them keep from shrinking: a tensor read head by head would be in memory as a whole.
+    """
     import zarr
 
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES)
     with zarr.config.set({"async.concurrency": 1}):
         yield
 

@@ -85,17 +85,15 @@ class Regrouped(LazyArray):
         self._stored = source.read((slice(0, 1),) * 3).numpy().dtype
         self._files = {axis: folder / f"by_axis_{axis}" for axis in axes}
         n_heads, n_queries, n_keys = source.shape
-        step = max(1, n_entries // (n_heads * n_keys))
+        step = max(1, n_entries // (n_queries * n_keys))
         with ExitStack() as opened:
             files = {axis: opened.enter_context(file.open("wb")) for axis, file in self._files.items()}
-            for start in range(0, n_queries, step):
-                block = source.read((slice(None), slice(start, min(start + step, n_queries)), slice(None)))
-                if 1 in files:
-                    files[1].write(block.permute(1, 0, 2).contiguous().numpy().data)
-                if 2 in files:
-                    for key, entries in enumerate(block.permute(2, 1, 0).contiguous().numpy()):
-                        files[2].seek((key * n_queries + start) * n_heads * self._stored.itemsize)
-                        files[2].write(entries.data)
+            for first in range(0, n_heads, step):  # chunks hold entries of one head, so each is read once
+                block = source.read((slice(first, min(first + step, n_heads)), slice(None), slice(None)))
+                for axis, file in files.items():
+                    for i, entries in enumerate(block.movedim(axis, 0).contiguous().numpy()):
+                        file.seek((i * n_heads + first) * entries.shape[1] * self._stored.itemsize)
+                        file.write(entries.data)
 
     @property
     def held(self) -> str:  # type: ignore[override]
@@ -119,12 +117,11 @@ class Regrouped(LazyArray):
 
     def _from_file(self, axis: int, start: int, stop: int) -> Float[Tensor, "head query key"]:
         """Some queries or keys, with everything along the other axes."""
-        back = {1: (1, 0, 2), 2: (2, 1, 0)}[axis]  # how axes are exchanged in the file, and exchanged again
-        shape = [stop - start, *(self.shape[i] for i in back[1:])]
+        shape = [stop - start, self.shape[0], self.shape[3 - axis]]
         n = math.prod(shape[1:])
         offset = start * n * self._stored.itemsize
         entries = np.fromfile(self._files[axis], self._stored, (stop - start) * n, offset=offset)
-        return torch.from_numpy(entries.reshape(shape)).permute(back)
+        return torch.from_numpy(entries.reshape(shape)).movedim(0, axis)
 
     def __getitem__(self, index: Any) -> Float[np.ndarray, "..."]:
         """The entries of an index of slices."""

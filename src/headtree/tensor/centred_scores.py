@@ -27,11 +27,11 @@ class CentredScores(LazyArray):
     def __init__(self, att: AttentionTensor, missing: Tensor | None) -> None:
         self._scores: LazyArray = att.values
         self.shape = att.shape
-        means = []
+        # one piece of memory: small ones between the blocks would keep the heap from shrinking
+        self._means = torch.empty(*att.shape[:2], 1, dtype=torch.float64)
         for i in range(att.shape[0]):
             head = slice(i, i + 1)
-            means.append(row_means(att.block(heads=head), None if missing is None else missing[head]))
-        self._means = torch.cat(means)
+            self._means[head] = row_means(att.block(heads=head), None if missing is None else missing[head])
         self.dtype: Any = att.block(slice(0, 1), slice(0, 1), slice(0, 1)).numpy().dtype
 
     def read(self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu") -> Tensor:
