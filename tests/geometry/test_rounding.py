@@ -166,6 +166,12 @@ def test_the_correlation_of_constant_slices_is_none(dtype):
     torch.testing.assert_close(affinity[3:, 3:], torch.ones(3, 3, dtype=torch.float64))
 
 
+def test_the_correlation_of_slices_that_differ_in_the_last_bit_is_none():
+    """Half a unit in the last place of entries just below 2, which a mean in float32 is rounded to."""
+    x = (2 - 2.0**-22 + 2.0**-23 * (np.random.default_rng(0).random((5, 20, 21)) < 0.5)).astype(np.float32)
+    np.testing.assert_array_equal(initial_affinity("correlation", torch.from_numpy(x), 0), np.eye(5))
+
+
 THREADS = """
 import sys, numpy as np, torch, headtree as ht
 rng = np.random.default_rng(0)
