@@ -31,7 +31,7 @@ from headtree._files import write_text
 from headtree.prune.importance import RankingData
 from headtree.prune.refit import refitted
 from headtree.report.words.numbers import number_words
-from headtree.section import Section
+from headtree.section import read_section
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -51,22 +51,27 @@ def main(what: str, *folders: str) -> None:
 
 def curves(*folders: Path) -> str:
     """What `headtree prune` said of each network, with its picture and its table."""
-    parts = ["## Which criterion is best", "`headtree prune` with all criteria said:"]
+    parts = []
     for folder in folders:
         name = folder.name.removeprefix("prune-")
-        section = Section.from_json((folder / "sections" / "prune.json").read_text(encoding="utf-8"))
+        section = read_section(folder / "sections" / "prune.json")
         picture = f"prune_{name.replace('-', '_')}"
         _picture(folder / "figures" / "prune_loss.png", picture)
         parts += [f"### {TITLES[name]}", f"![Loss without heads](pictures/{picture}.png)", section.text[0]]
-        parts += [_table(table.columns, table.rows) for table in section.tables]
+        for table in section.tables:
+            parts += [f"{table.caption}:", _table(table.columns, table.rows)]
         parts += section.text[2:]  # the second sentence says what the table does
     return "\n\n".join(parts)
 
 
 def _table(columns: list[str], rows: list[list[object]]) -> str:
     lines = [" | ".join(map(str, columns)), "|".join("---" for _ in columns)]
-    lines += [" | ".join(number_words(x) if isinstance(x, float) else str(x) for x in row) for row in rows]
+    lines += [" | ".join(_cell(value) for value in row) for row in rows]
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return number_words(value) if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
 def _picture(source: Path, name: str) -> None:
