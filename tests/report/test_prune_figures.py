@@ -50,8 +50,16 @@ def test_the_legend_names_the_best_criterion_first():
     found = curves(CHANGE)
     figure = prune_curves(found)
     best = min(found.losses, key=lambda name: found.loss(name)[found.step_at(0.5)])
-    assert figure.axes[0].get_legend().get_texts()[0].get_text() == CALLED[best]
-    assert len(shown_texts(figure)) >= len(CALLED)
+    named = [text for text in shown_texts(figure) if text[0].get_text() in CALLED.values()]
+    assert named[0][0].get_text() == CALLED[best]
+    assert len(named) == len(CALLED)
+    assert min(box.x0 for _, box in named) > figure.axes[0].bbox.x1  # beside the curves, not on them
+
+
+def test_few_criteria_are_named_among_the_curves():
+    figure = prune_curves(curves(CHANGE, ("effect", "random")))
+    assert len(figure.axes[0].get_legend().get_texts()) == 2
+    assert_readable(figure)
 
 
 def test_differences_are_as_precise_as_their_errors():

@@ -15,7 +15,7 @@ from headtree.report.words.prune_section import CALLED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Criteria that all have a band of standard errors; the bands of more would hide each other.
+#: Criteria that all have a band of standard errors, and are named among the curves; more would hide each other.
 _MOST_BANDS = 4
 
 #: The axis ends at so many times the increase of the best criterion at half of the heads, at least.
@@ -49,14 +49,15 @@ def prune_curves(found: PruneCurve, *, accuracy: bool = False) -> Figure:
     accuracy : bool
         Whether to draw the share of inputs whose class is right.
     """
-    figure = new_figure(6.4, 3.8)
+    is_crowded = len(found.losses) > _MOST_BANDS
+    figure = new_figure(7.6 if is_crowded else 6.4, 3.8)
     axes = figure.subplots()
     shares = 100 * found.counts / found.n_heads
     table = found.table()
     column, error = ("accuracy", "accuracy_error") if accuracy else ("increase", "increase_error")
     half = found.step_at(0.5)
     names = sorted(found.losses, key=lambda name: float(found.loss(name)[half]))
-    banded = names if len(names) <= _MOST_BANDS else (names[0], "random")
+    banded = (names[0], "random") if is_crowded else names
     for name in names:
         rows = table[table["criterion"] == name]
         values, errors = rows[column].to_numpy(dtype=float), np.nan_to_num(rows[error].to_numpy(dtype=float))
@@ -71,15 +72,18 @@ def prune_curves(found: PruneCurve, *, accuracy: bool = False) -> Figure:
     if not accuracy:
         low, high = _limits(found)
         axes.set_ylim(low, high)
-    axes.legend(frameon=False, fontsize=7, loc="lower left" if accuracy else "upper left")
+    if is_crowded:
+        figure.legend(frameon=False, fontsize=7, loc="outside right upper")
+    else:
+        axes.legend(frameon=False, fontsize=7, loc="lower left" if accuracy else "upper left")
     return figure
 
 
 def _look(name: str) -> dict[str, Any]:
     """Colour, dashes and marker of a criterion: the same in every figure, and shared by no two."""
     i = list(CALLED).index(name)
-    turn = i + i // len(CURVES)  # dashes and markers come again one place later, colours backwards
-    color = GREY if name == "random" else (*CURVES, *reversed(CURVES))[i]
+    turn = i + i // len(CURVES)  # dashes and markers come again one place later, colours five
+    color = GREY if name == "random" else CURVES[(i + 5 * (i // len(CURVES))) % len(CURVES)]
     return {"color": color, "linestyle": DASHES[turn % len(DASHES)], "marker": MARKERS[turn % len(MARKERS)]}
 
 
