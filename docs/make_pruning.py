@@ -114,7 +114,8 @@ def _cell(value: object) -> str:
 def _picture(source: Path, name: str) -> None:
     picture = Image.open(BytesIO(source.read_bytes())).convert("RGB")
     picture.thumbnail((1100, 1100))
-    picture.quantize(64, dither=Image.Dither.NONE).save(HERE / "pictures" / f"{name}.png", optimize=True)
+    # of fewer colours the rare ones, those of the lines, would become one another
+    picture.quantize(256, dither=Image.Dither.NONE).save(HERE / "pictures" / f"{name}.png", optimize=True)
 
 
 # -- half of the heads ---------------------------------------------------------------------------------------------
