@@ -113,9 +113,10 @@ def _cell(value: object) -> str:
 
 def _picture(source: Path, name: str) -> None:
     picture = Image.open(BytesIO(source.read_bytes())).convert("RGB")
-    picture.thumbnail((1100, 1100))
-    # of fewer colours the rare ones, those of the lines, would become one another
-    picture.quantize(256, dither=Image.Dither.NONE).save(HERE / "pictures" / f"{name}.png", optimize=True)
+    picture.thumbnail((760, 760))
+    # by octree: the default method would give rare colours, those of the lines, the colours of others
+    few = picture.quantize(64, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(HERE / "pictures" / f"{name}.png", optimize=True)
 
 
 # -- half of the heads ---------------------------------------------------------------------------------------------
