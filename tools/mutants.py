@@ -1,8 +1,8 @@
 """Break the numerical core in a few hundred ways, one at a time: ``python -m tools.mutants [--share N]``.
 
 Each mutant is one change of an operator, a comparison or a number. The tests of its module run on a copy of the
-source with that change; a mutant that no test notices survives and is listed with its line. `KNOWN` says why some
-may. Everything heavy is imported once, and each mutant is a forked child.
+source with that change; a mutant that no test notices survives and is listed with its line, and with the reason if
+`KNOWN` has one. Everything heavy is imported once, and each mutant is a forked child.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import math
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-_SECONDS = 300
+#: Times as long as the tests of a module take, and seconds more, after which a mutant is taken to loop for ever.
+_PATIENCE, _MORE_SECONDS = 3, 20
+
+#: A test in processes of its own, which know nothing of the change.
+_ELSEWHERE = "tests/geometry/test_rounding.py::test_results_do_not_depend_on_the_number_of_threads"
 
 #: The tests that must notice a change of a module.
 TESTS = {
@@ -39,25 +44,121 @@ TESTS = {
     "geometry/diffusion.py": ("tests/geometry/test_diffusion.py", "tests/test_limits.py", "tests/test_golden.py"),
     "geometry/grow_tree.py": ("tests/geometry/test_grow_tree.py", "tests/test_limits.py", "tests/test_golden.py"),
     "measures/sparsity.py": ("tests/measures/test_sparsity.py", "tests/test_limits.py"),
-    "questionnaire/organize.py": ("tests/questionnaire/test_organize.py", "tests/test_limits.py"),
+    "questionnaire/organize.py": (
+        "tests/questionnaire/test_organize.py",
+        "tests/questionnaire/test_landmarks.py",
+        "tests/questionnaire/test_enough_samples.py",
+        "tests/questionnaire/test_lazy_arrays.py",
+        "tests/test_limits.py",
+    ),
     "trees/compare.py": ("tests/trees/test_compare.py",),
     "tensor/load.py": ("tests/tensor/test_load.py",),
     "runs/checksums.py": ("tests/runs/test_damage.py",),
 }
 
-#: Changes, as "module: before -> after", that change no result, and why.
+_LARGER = "a bound on rounding errors may be a little larger"
+_EDGE = "no number lies exactly on the bound"
+_MEMORY = "only how much is in memory at a time"
+_SAME_MASK = "the mask is the same all along this axis"
+_WIDTH = "a factor that the width of the Gaussian has too"
+_GPU = "only on a GPU"
+
+#: For each module, changed lines that change no result, and why.
 KNOWN = {
-    "geometry/emd.py: 8 -> 9": "a bound on rounding errors may be a little larger",
-    (
-        "geometry/sampled_emd.py: n_corners * (sum(shape) + n_corners + _MULTIPLICATIONS) * "
-        "torch.finfo(torch.float64).eps / 2 -> n_corners * (sum(shape) + n_corners + _MULTIPLICATIONS) * "
-        "torch.finfo(torch.float64).eps * 2"
-    ): "a bound on rounding errors may be a little larger",
-    (
-        "geometry/sampled_emd.py: len(counted) * n_tuples <= _COUNTS_ON_GPU -> "
-        "len(counted) * n_tuples < _COUNTS_ON_GPU"
-    ): "both ways of counting give the same",
-    "geometry/folder_sums.py: (self._n + LANES - 1) // LANES -> (self._n + LANES - 1) * LANES": "wastes memory",
+    "geometry/emd.py": {
+        "_MULTIPLICATIONS = 9": _LARGER,
+        "is_doubtful = (sums > 0) & (sums < bound * bounds)": _EDGE,
+        (
+            "bound = unit + bound / unit * torch.finfo(torch.float64).eps / 3"
+        ): "next to float32, rounding in float64 is nothing",
+        (
+            "bound = unit + bound * unit * torch.finfo(torch.float64).eps / 2"
+        ): "next to float32, rounding in float64 is nothing",
+        (
+            "if not bool(((sums >= 0) & (sums <= 2 * bound * products.total_weight)).any()):  # "
+            "entries are at most 1"
+        ): "goes the long way to the same result",
+    },
+    "geometry/masked_emd.py": {
+        "outer_axis = 1 if axis == 1 else 0": "counts entries again for every outer leaf, to the same numbers",
+        "counts = self._sums.make(steps, np.ones(n_steps), np.ones((1, 2, n_inner)))": "both rows are ones",
+        "missing, products = missing.narrow(outer_axis, 1, 1), products.with_one_outer_leaf()": _SAME_MASK,
+    },
+    "geometry/folder_sums.py": {
+        "first_children[children[pointers[:-1][np.diff(pointers) > 0]]] = 2": "anything but 0 says yes",
+        (
+            "leaf = np.where(folders.is_leaf, folders.first_leaf, -2)"
+        ): "any negative number says that there is no leaf",
+        "n_inner, n_bands = len(products.inner_size), (self._n + LANES - 1) * LANES": _MEMORY,
+        "n_inner, n_bands = len(products.inner_size), (self._n + LANES + 1) // LANES": _MEMORY,
+        (
+            "self._stack = np.zeros((n_bands, int(products.depth.max()) + 2, n_inner * LANES), self._array.dtype)"
+        ): _MEMORY,
+    },
+    "geometry/sampled_emd.py": {
+        "_FEATURES_AT_A_TIME = 1 << 31": _MEMORY,
+        "ratio = 3.0": "where an iteration starts that converges from anywhere",
+        "if start <= stop:": "adds nothing for no folders",
+        (
+            'total: Float[Tensor, "first slice"], features: Float[Tensor, "slice feature"], *, '
+            "has_gaps: bool = True"
+        ): "slower, and the same without gaps",
+        "n_corners = 3 ** len(shape)": _LARGER,
+        (
+            "of_sum = n_corners * (sum(shape) + n_corners + _MULTIPLICATIONS) * "
+            "torch.finfo(torch.float64).eps * 2 * scale"
+        ): _LARGER,
+        "if not bool(((sums > 0) & (sums < most)).any()):": _EDGE,
+        (
+            "if device.type == 'cuda' or len(counted) * n_tuples <= _COUNTS_ON_GPU:"
+        ): "both ways of counting give the same",
+        (
+            'if device.type == "cuda" and len(counted) * n_tuples < _COUNTS_ON_GPU:'
+        ): "both ways of counting give the same",
+    },
+    "geometry/affinity.py": {
+        "_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4097, 1 << 23": _MEMORY,
+        "_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4096, 2 << 23": _MEMORY,
+        "step = max(1, at_a_time // max(2, values.numel() // n // values.shape[second]))": _MEMORY,
+        "for where, block in blocks_along(values, 0, 2):": _MEMORY,
+        "return sum(order_statistics(values, [(len(values) - 1) // 2, len(values) // 2])) / 3": _GPU,
+        (
+            "at_a_time = _ENTRIES_ON_GPU * n if values.is_cuda else min(_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME // n)"
+        ): _GPU,
+        "share = 1.0 if missing is None else 2 - float(_checks.unshared(missing).double().mean())": _WIDTH,
+        "return _gram(present, axis) * present.shape[axis] * present.numel()": _WIDTH,
+        (
+            "products, of_both = ((first + second).div_(3) for first, second in zip(*halves, strict=True))"
+        ): "a factor of products and squares, which cancels",
+        "return missing.narrow(same, 1, 1).logical_not().to(device)": _SAME_MASK,
+        "is_constant = centred.abs().amax(dim=others, keepdim=True) < roundoff * mean_size": _EDGE,
+        (
+            "roundoff = ((n_entries + 2) * torch.finfo(torch.float64).eps + torch.finfo(values.dtype).eps) / 2"
+        ): _LARGER,
+        "squares[squares <= 1.5e-12 * (powers + powers.T)] = 0": _LARGER,
+        "n = products.shape[1]": "the matrix is square",
+    },
+    "geometry/diffusion.py": {
+        "_MANY_POINTS = 25": "which of two solvers is used, and they agree",
+        "return slice(first, first + int((magnitudes > magnitudes[0] * (1 - _SAME)).sum()))": _EDGE,
+    },
+    "geometry/grow_tree.py": {
+        (
+            "ratios = pairs.eigenvalues.abs() * pairs.eigenvalues[0].abs()"
+        ): "a common factor of all distances, as long as it is not rounded to 0",
+        (
+            "if not coordinates and group.shape[1] >= 1:"
+        ): "on a line, three points are never equally far from each other",
+    },
+    "questionnaire/organize.py": {
+        (
+            "n_steps = len(initial_axes) + settings.n_iter * len(order) - sum(loop.has_landmarks)"
+        ): "the length of the progress bar",
+        (
+            "if samples is None and values.is_cuda and self.settings.samples != 'auto' and not _fits_on_gpu(trees):"
+        ): _GPU,
+        'is_enough = s.samples != "auto" or error is None or not error >= LARGEST_ERROR': _EDGE,
+    },
 }
 
 _SWAPS: dict[type, type] = {
@@ -71,20 +172,24 @@ class Mutant(NamedTuple):
     """One change of one module."""
 
     module: str
-    line: int
-    before: str
-    after: str
+    number: int  #: of the line
+    line: str  #: as it was
+    changed: str  #: the line with the change
     source: str
 
+    def __str__(self) -> str:
+        return f"{self.module}:{self.number}: {self.line} -> {self.changed}"
+
     @property
-    def name(self) -> str:
-        """The change in words, as `KNOWN` has it."""
-        return f"{self.module}: {self.before} -> {self.after}"
+    def reason(self) -> str | None:
+        """Why no test can notice the change, if that is known."""
+        return KNOWN.get(self.module, {}).get(self.changed)
 
 
 def mutants(module: str) -> Iterator[Mutant]:
     """Every mutant of a module of headtree."""
-    tree = ast.parse((ROOT / "src/headtree" / module).read_text(encoding="utf-8"))
+    text = (ROOT / "src/headtree" / module).read_bytes()
+    tree, lines = ast.parse(text), text.splitlines()
     sites = [node for node in ast.walk(tree) if _is_site(node)]
     ignored = {id(child) for node in ast.walk(tree) if _is_ignored(node) for child in ast.walk(node)}
     for node in sites:
@@ -94,8 +199,15 @@ def mutants(module: str) -> Iterator[Mutant]:
         _change(node)
         after = ast.unparse(node)
         if after != before:
-            yield Mutant(module, node.lineno, before, after, ast.unparse(tree))  # type: ignore[attr-defined]
+            yield Mutant(module, node.lineno, *_lines(lines, node, before, after), ast.unparse(tree))  # type: ignore[attr-defined]
         node.__dict__.update(undo)
+
+
+def _lines(lines: list[bytes], node: Any, *texts: str) -> Iterator[str]:
+    """The line of a node with each text in its place; if the node is on several lines, as one."""
+    start, stop = lines[node.lineno - 1][: node.col_offset], lines[node.end_lineno - 1][node.end_col_offset :]
+    for text in texts:
+        yield (start + text.encode() + stop).decode().strip()
 
 
 def _is_site(node: ast.AST) -> bool:
@@ -108,10 +220,11 @@ def _is_site(node: ast.AST) -> bool:
 
 
 def _is_ignored(node: ast.AST) -> bool:
-    """Annotations, messages of errors, and types."""
-    return isinstance(node, ast.Raise | ast.JoinedStr | ast.AnnAssign | ast.arg | ast.Import | ast.ImportFrom) or (
-        isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
-    )
+    """Annotations, messages of errors, types, and what only guards against other mistakes."""
+    is_type = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+    is_guard = isinstance(node, ast.keyword) and node.arg in ("strict", "frozen", "eq", "cache")
+    texts = ast.Raise | ast.JoinedStr | ast.AnnAssign | ast.arg | ast.Import | ast.ImportFrom
+    return is_type or is_guard or isinstance(node, texts)
 
 
 def _change(node: ast.AST) -> None:
@@ -126,23 +239,35 @@ def _change(node: ast.AST) -> None:
         node.value = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value * 1.5  # type: ignore[operator]
 
 
-def survives(mutant: Mutant, source: Path) -> bool:
-    """Whether the tests pass with the change; `source` is a copy of src that nobody else uses."""
+def survives(mutant: Mutant, source: Path, seconds: float) -> bool:
+    """Whether the tests pass with the change, in time; `source` is a copy of src that nobody else uses."""
     target = source / "headtree" / mutant.module
     before = target.read_bytes(), target.stat()
     target.write_text(mutant.source, encoding="utf-8")
     try:
-        return _tests_pass(source, TESTS[mutant.module])
+        return _tests_pass(source, TESTS[mutant.module], seconds)
     finally:
         target.write_bytes(before[0])
         os.utime(target, ns=(before[1].st_atime_ns, before[1].st_mtime_ns))
 
 
-def _tests_pass(source: Path, tests: tuple[str, ...]) -> bool:
+class _OneFailure:
+    """Hypothesis draws the same examples for every mutant, and looks for no simpler one that fails."""
+
+    def pytest_configure(self) -> None:
+        """Called by pytest after tests/conftest.py, which has settings of its own."""
+        from hypothesis import Phase, settings  # not before pytest, which rewrites its assertions
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", deadline=None, derandomize=True, phases=phases)
+        settings.load_profile("mutants")
+
+
+def _tests_pass(source: Path, tests: tuple[str, ...], seconds: float) -> bool:
     child = os.fork()
     if child == 0:
         os.setsid()
-        signal.alarm(_SECONDS)  # a mutant may loop for ever, which counts as noticed
+        signal.alarm(math.ceil(seconds))  # a mutant may loop for ever, which counts as noticed
         code = 1
         try:
             with open(os.devnull, "w") as nothing:
@@ -152,10 +277,22 @@ def _tests_pass(source: Path, tests: tuple[str, ...]) -> bool:
             sys.path.insert(0, str(source))
             import pytest
 
-            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
+            plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--deselect={_ELSEWHERE}"]
+            code = pytest.main([*plain, *tests], plugins=[_OneFailure()])
         finally:
             os._exit(int(code))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _limits(source: Path, modules: Iterable[str]) -> dict[tuple[str, ...], float]:
+    """Seconds that the tests of each module may take, which must pass without any change."""
+    limits: dict[tuple[str, ...], float] = {}
+    for tests in dict.fromkeys(TESTS[module] for module in modules):
+        start = time.perf_counter()
+        if not _tests_pass(source, tests, 3600):
+            raise SystemExit(f"the tests fail without any change: {' '.join(tests)}")
+        limits[tests] = _PATIENCE * (time.perf_counter() - start) + _MORE_SECONDS
+    return limits
 
 
 def main() -> None:
@@ -179,19 +316,18 @@ def main() -> None:
         copies = [Path(folder, str(i)) for i in range(given.workers)]
         for each in copies:
             shutil.copytree(ROOT / "src", each)
-            if not _tests_pass(each, TESTS["trees/compare.py"]):
-                raise SystemExit("the tests fail without any change")
+        limits = _limits(copies[0], dict.fromkeys(mutant.module for mutant in chosen))
 
         def try_out(mutant: Mutant) -> None:
             source = copies.pop()
-            if survives(mutant, source):
+            if survives(mutant, source, limits[TESTS[mutant.module]]):
                 survivors.append(mutant)
-                print(f"survives: {mutant.module}:{mutant.line}: {mutant.before} -> {mutant.after}", flush=True)
+                print(f"survives: {mutant} ({mutant.reason or 'why?'})", flush=True)
             copies.append(source)
 
         with ThreadPoolExecutor(given.workers) as pool:
             list(pool.map(try_out, chosen))
-    unknown = [mutant for mutant in survivors if mutant.name not in KNOWN]
+    unknown = [mutant for mutant in survivors if mutant.reason is None]
     seconds = time.perf_counter() - start
     print(f"{len(chosen)} mutants, {len(survivors)} survive, {len(unknown)} without a reason; {seconds:.0f} s")
 

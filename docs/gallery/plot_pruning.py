@@ -11,9 +11,8 @@ from headtree.report.figures.prune_figures import prune_curves
 
 network = ht.load_bundled("txl")
 passages = [{"input_ids": item["input_ids"][:, :48]} for item in network.inputs[:24]]
-found = ht.prune_curve(
-    network.model, ["confidence", "compensated", "random"], inputs=passages, steps=4, n_random=3
-)  # fmt: skip
+criteria = ["confidence", "compensated", "random"]
+found = ht.prune_curve(network.model, criteria, inputs=passages, steps=4, n_random=3)
 prune_curves(found)
 
 # %%
@@ -36,8 +35,8 @@ print(f"{whole.n_parameters:,} parameters before, {cut.n_parameters:,} after")
 # %%
 # **How to read it.** The band is two standard errors over passages. A curve below “random” is a criterion that
 # knows something, if the bands are apart. Here they overlap: at half of the heads no difference exceeds its
-# standard error. The sets of passages are apart as well: one ranks heads, one refits, one measures the loss.
+# standard error. Heads are ranked on eight passages, and the loss is that of the sixteen others.
 #
-# **What not to conclude.** Not that criteria are useless: eight short passages cannot tell them apart. On more text
-# they differ clearly, see :doc:`/pruning`. And a head that can be removed *with others refitted* is not a head that
-# did nothing.
+# **What not to conclude.** Not that criteria are useless: sixteen short passages cannot tell them apart. On more
+# text they differ clearly, see :doc:`/pruning`. And a head that can be removed *with others refitted* is not a head
+# that did nothing.

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import nan_euclidean_distances
 
-from headtree.geometry.affinity import distance_affinity, initial_affinity
+from headtree.geometry import affinity as affinities
+from headtree.geometry.affinity import distance_affinity, initial_affinity, sampled_affinity, slice_powers
 from tests import oracles
 
 
@@ -19,6 +20,24 @@ def test_cosine_is_over_entries_present_in_both(seed, axis, masked):
     values = torch.from_numpy(np.where(missing, 0, x) if masked else x)
     actual = initial_affinity("cosine", values, axis, torch.from_numpy(missing) if masked else None)
     np.testing.assert_allclose(actual.numpy(), oracles.cosine(x, axis, missing), atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "correlation", "gaussian"])
+@pytest.mark.parametrize("same", [1, 2])
+def test_a_mask_that_is_the_same_along_another_axis(same, kind):
+    """Counted once for all of that axis, to the same numbers."""
+    rng = np.random.default_rng(3)
+    shape = [7, 5, 6]
+    shape[same] = 1
+    missing, x = torch.from_numpy(rng.random(shape) < 0.4).expand(7, 5, 6), rng.standard_normal((7, 5, 6))
+    values = torch.from_numpy(np.where(missing, 0, x))
+    torch.testing.assert_close(
+        initial_affinity(kind, values, 0, missing), initial_affinity(kind, values, 0, missing.clone())
+    )
+    if kind == "cosine":
+        np.testing.assert_allclose(
+            initial_affinity(kind, values, 0, missing), oracles.cosine(x, 0, missing.numpy()), atol=1e-14
+        )
 
 
 def test_correlation_is_the_cosine_of_centred_slices():
@@ -67,3 +86,61 @@ def test_infinite_distances_are_no_affinity():
     actual = distance_affinity(torch.from_numpy(e)).numpy()
     np.testing.assert_array_equal(actual[0], [1, 0, 0])
     assert 0 < actual[1, 2] < 1
+
+
+# -- from part of another axis -------------------------------------------------------------------------------------
+
+
+def estimated(x, most_products, kind="cosine", mask=None):
+    return sampled_affinity(kind, x, 1, mask, slice_powers(x), most_products)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "correlation", "gaussian"])
+@pytest.mark.parametrize("strong", [None, 17])
+def test_first_affinities_from_part_of_another_axis(kind, strong):
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(200, 12, 9)) + 2 * rng.normal(size=(1, 12, 9)))
+    if strong is not None:
+        x[strong] *= 200  # a slice that decides everything is taken for certain
+    exact = initial_affinity(kind, x, 1)
+    found = estimated(x, 12 * x.numel() // 8, kind)
+    assert (found.n_taken, found.other_axis) == (48, 0)
+    off = ~torch.eye(12, dtype=torch.bool)
+    difference = float((found.affinity - exact)[off].square().mean().sqrt())
+    assert difference < 2.5 * found.error + 1e-3
+    assert found.error < 0.1
+
+
+def test_as_many_slices_are_read_as_is_said(monkeypatch):
+    """Half of them for certain, and a quarter in each of two halves."""
+    numbers, taken = [], affinities.taken
+    monkeypatch.setattr(
+        affinities, "taken", lambda x, axis, some: numbers.append(len(some)) or taken(x, axis, some)
+    )
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(200, 12, 9)))
+    assert estimated(x, 12 * x.numel() // 8).n_taken == 48
+    assert numbers == [24, 12, 12]
+
+
+def test_first_affinities_do_not_depend_on_the_order_of_the_other_axis():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(200, 12, 9)))
+    moved = x[torch.from_numpy(rng.permutation(200))]
+    ours, theirs = (estimated(y, 12 * y.numel() // 8).affinity for y in (x, moved))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_powers_are_sums_of_squares():
+    for shape in ((4, 5), (3, 4, 5), (2, 3, 4, 5)):
+        x = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
+        for axis, powers in enumerate(slice_powers(x)):
+            others = [i for i in range(x.ndim) if i != axis]
+            torch.testing.assert_close(powers, x.square().sum(dim=others))
+
+
+def test_first_affinities_are_exact_where_they_can_be():
+    x = torch.ones(200, 12, 9)
+    assert estimated(x, 12 * x.numel() // 2) is None
+    mask = torch.zeros(200, 12, 9, dtype=torch.bool)
+    mask[0, 0, 0] = mask[1, 1, 1] = True
+    assert estimated(x, 100, mask=mask) is None  # no axis along which the mask is the same

@@ -51,6 +51,7 @@ def test_a_group_of_equal_eigenvalues_is_kept_whole():
     # eigenvalues of a cycle come in pairs: an odd number of non-trivial ones may not be cut
     assert spectrum(torch.from_numpy(cycle), n_pairs=5).functions.shape[1] == 4
     assert spectrum(torch.from_numpy(cycle), n_pairs=4).functions.shape[1] == 4
+    assert spectrum(torch.from_numpy(cycle), n_pairs=2).functions.shape[1] == 2
 
 
 def test_points_that_cannot_be_told_apart_have_no_coordinates():
@@ -65,6 +66,18 @@ def test_a_point_without_any_affinity_is_isolated():
     with_self[3, 3] = 1
     a, b = (spectrum(torch.from_numpy(m)) for m in (affinity, with_self))
     torch.testing.assert_close(a.functions, b.functions)
+
+
+@pytest.mark.parametrize("time", [0.0, 1.0, 2.5, 3.0])
+def test_coordinates_are_functions_times_powers_of_eigenvalues(time):
+    affinity = np.exp(-np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))) - np.eye(9) * 0.9
+    m = ht.diffusion_map(affinity, n_components=5, time=time)
+    pairs = spectrum(torch.from_numpy(affinity))
+    values = pairs.eigenvalues[:5].numpy()
+    assert (values < 0).any()
+    np.testing.assert_allclose(m.eigenvalues, values, rtol=1e-12)
+    powers = (values if time != 2.5 else np.abs(values)) ** time
+    np.testing.assert_allclose(m.coordinates, pairs.functions[:, :5].numpy() * powers, atol=1e-12)
 
 
 def test_extension_sends_known_points_to_themselves():
@@ -138,6 +151,16 @@ def test_copies_of_an_eigenvalue_are_not_missed(monkeypatch):
     monkeypatch.setattr(diffusion, "_MANY_POINTS", 10**6)
     theirs = spectrum(affinity)
     torch.testing.assert_close(ours.eigenvalues, theirs.eigenvalues, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("copied", [0, 2, 4])
+def test_pairs_with_copies_that_were_missed_are_not_returned(copied):
+    """Of a diagonal matrix, iterations from one vector may see each eigenvalue once; five are wanted."""
+    values = np.concatenate([[0.9, 0.8, 0.7, 0.6, 0.5], np.linspace(0.3, 0.01, 115)])
+    values = np.sort(np.append(values, [values[copied]] * 3))[::-1]
+    found = diffusion._leading_pairs(torch.diag(torch.from_numpy(values.copy())), 5)
+    if found is not None:
+        np.testing.assert_allclose(np.sort(found[0])[::-1][:8], values[:8], atol=1e-10)
 
 
 def test_many_points_that_cannot_be_told_apart_have_no_coordinates():

@@ -171,6 +171,18 @@ def test_many_slices_and_many_runs(shape, at_a_time, axis, mask, monkeypatch):
         np.testing.assert_allclose(ht.tree_emd(x, axis, trees, mask=same), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize(("n_slices", "at_a_time"), [(1, 1000), (10, 100), (500, 2), (10**6, 1)])
+def test_runs_bound_the_memory(n_slices, at_a_time, monkeypatch):
+    """10,000 sums at a time, of 10 inner folders in every slice; but one step at least."""
+    monkeypatch.setattr(averages, "_SUMS_AT_A_TIME", 10_000)
+    monkeypatch.setattr(averages, "BLOCK", 8)
+    trees = [PartitionTree.halving(128), PartitionTree.flat(9)]
+    products = averages.Products.of(trees, [np.ones(len(tree.distinct)) for tree in trees])
+    runs = products.runs(n_slices)
+    assert [run.start for run in runs] == list(range(0, 255, at_a_time))
+    assert [run.stop for run in runs] == [*(run.start for run in runs[1:]), 255]
+
+
 def test_kind_of_array_is_kept():
     x = np.random.default_rng(3).standard_normal((4, 6))
     trees = [PartitionTree.halving(6)]

@@ -11,7 +11,7 @@ import torch
 import headtree as ht
 from headtree.geometry import folder_sums
 from headtree.geometry.affinity import initial_affinity
-from headtree.geometry.emd import _without_rounding_errors
+from headtree.geometry.emd import _without_rounding_errors, emd_matrix
 from headtree.geometry.folder_sums import Products
 from headtree.trees.tree import PartitionTree
 
@@ -133,12 +133,43 @@ def test_sums_above_the_bound_are_unchanged():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_up_to_the_bound_are_zero(dtype):
+    """Means of ones are 1, so that two slices have 2 * 7 * 8 together; in float32, zeros then prove to be zeros."""
+    x = torch.ones(5, 6, 7, dtype=dtype)
+    products = Products.of([PartitionTree.flat(6), PartitionTree.flat(7)], [np.ones(7), np.ones(8)])
+    assert products.n_additions == 5 + 6
+    bound = (5 + 6 + 8) * torch.finfo(dtype).eps / 2 * 2 * 7 * 8
+    for share, is_left in ((0.999, False), (1.001, True)):
+        sums = torch.full((5, 5), share * bound, dtype=torch.float64)
+        assert _without_rounding_errors(sums, x, None, 0, products).all() == is_left
+        assert _without_rounding_errors(sums, x, None, 0, products).any() == is_left
+
+
+@pytest.mark.parametrize("n_first", [1, 4])
+def test_rows_of_the_first_slices_have_no_rounding_errors_either(n_first):
+    """Equal entries, of which slices have different ones; slices that are not among the first count as well."""
+    rng = np.random.default_rng(7)
+    x, missing = np.full((9, 60, 50), 0.7, np.float32), rng.random((9, 60, 50)) < 0.5
+    x[6] = 0.3
+    values, mask = (torch.from_numpy(each) for each in (np.where(missing, 0, x), missing))
+    trees = [PartitionTree.flat(60), PartitionTree.flat(50)]
+    found = emd_matrix(values, 0, trees, 0.0, 1.0, "levels", mask, n_first)
+    np.testing.assert_array_equal(found > 0, np.arange(9)[None] == [[6]] * n_first)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_correlation_of_constant_slices_is_none(dtype):
     x = torch.full((6, 30, 7), 0.1, dtype=dtype)
     x[3:] = torch.arange(210, dtype=dtype).reshape(30, 7)
     affinity = initial_affinity("correlation", x, 0)
     np.testing.assert_array_equal(affinity[:3], np.eye(6)[:3])
     torch.testing.assert_close(affinity[3:, 3:], torch.ones(3, 3, dtype=torch.float64))
+
+
+def test_the_correlation_of_slices_that_differ_in_the_last_bit_is_none():
+    """Half a unit in the last place of entries just below 2, which a mean in float32 is rounded to."""
+    x = (2 - 2.0**-22 + 2.0**-23 * (np.random.default_rng(0).random((5, 20, 21)) < 0.5)).astype(np.float32)
+    np.testing.assert_array_equal(initial_affinity("correlation", torch.from_numpy(x), 0), np.eye(5))
 
 
 THREADS = """

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headtree as ht
-from headtree.geometry.affinity import initial_affinity, sampled_affinity, slice_powers
+from headtree.geometry import sampled_emd as sampling
 from headtree.geometry.emd import emd_matrix
+from headtree.geometry.kernels_cpu import BLOCK
 from headtree.geometry.sampled_emd import n_differences, sampled_emd
 from tests.geometry.test_emd import arrays_with_trees
 
@@ -43,6 +44,17 @@ def test_all_folders_give_the_exact_distance_with_missing_entries(case, alpha, b
     exact = ht.tree_emd(x, axis, trees, alpha, beta, mask=missing)
     found = estimate(x, axis, trees, missing, samples=ALL, alpha=alpha, beta=beta)
     np.testing.assert_allclose(found.distances.numpy(), exact, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("n_axes", [1, 2])
+def test_all_folders_give_the_exact_distance_of_many_slices(n_axes):
+    """In bands of slices that are added together, and in the last few."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(70, *[9] * n_axes))
+    missing, trees = rng.random(x.shape) < 0.6, [ht.PartitionTree.halving(9)] * n_axes
+    exact = ht.tree_emd(x, 0, trees, 0.3, mask=missing)
+    found = estimate(x, 0, trees, missing, samples=ALL, alpha=0.3)
+    np.testing.assert_allclose(found.distances.numpy(), exact, rtol=1e-9)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -92,6 +104,48 @@ def test_the_estimate_is_unbiased_and_its_error_is_that_of_repeated_draws(masked
     assert 0.8 < claimed / spread < 1.25
 
 
+def test_as_many_samples_as_folders_take_all_of_them():
+    x = np.random.default_rng(0).normal(size=(4, 9))
+    trees = [ht.PartitionTree.flat(9)]
+    found = estimate(x, 0, trees, samples=9)
+    np.testing.assert_allclose(found.distances.numpy(), ht.tree_emd(x, 0, trees), rtol=1e-12)
+    assert found.relative_error is None
+    assert estimate(x, 0, trees, samples=8).relative_error > 0
+
+
+@pytest.mark.parametrize("n_blocks", [0, 1, 2, 3, 5])
+def test_features_are_made_in_runs_that_fit_into_memory(n_blocks, monkeypatch):
+    rng = np.random.default_rng(1)
+    x, trees = rng.normal(size=(5, 60, 70)), [ht.PartitionTree.halving(n) for n in (60, 70)]
+    whole = estimate(x, 0, trees, samples=ALL)
+    monkeypatch.setattr(sampling, "_FEATURES_AT_A_TIME", n_blocks * BLOCK * 5 * 8)
+    np.testing.assert_allclose(estimate(x, 0, trees, samples=ALL).distances, whole.distances, rtol=1e-12)
+    parts = [slice(0, 5 * BLOCK), slice(5 * BLOCK, 5 * BLOCK + 7)]
+    step = max(1, n_blocks) * BLOCK
+    starts = [*range(0, 5 * BLOCK, step), 5 * BLOCK]
+    expected = [slice(start, min(start + step, 5 * BLOCK)) for start in starts[:-1]] + parts[1:]
+    assert sampling._columns_at_a_time(torch.from_numpy(x), 0, parts) == expected
+
+
+@pytest.mark.parametrize("n_axes", [1, 2, 3])
+def test_draws_cover_the_first_axis_evenly(n_axes):
+    """As many draws as there are folders of equal weight take each of them once; half as many take every second."""
+    level = np.arange(12), np.full(12, 0.25)
+    drawn = sampling._lattice([level] * n_axes, 12, np.random.default_rng(3))
+    assert drawn.shape == (12, n_axes)
+    np.testing.assert_array_equal(np.sort(drawn[:, 0]), np.arange(12))
+    few = sampling._lattice([level] * n_axes, 6, np.random.default_rng(3))
+    np.testing.assert_array_equal(np.diff(np.sort(few[:, 0])), 2)
+
+
+@pytest.mark.parametrize("samples", [8, 9])
+def test_the_two_halves_have_the_samples_together(samples, monkeypatch):
+    numbers, drawn = [], sampling._lattice
+    monkeypatch.setattr(sampling, "_lattice", lambda levels, n, rng: numbers.append(n) or drawn(levels, n, rng))
+    estimate(np.random.default_rng(0).normal(size=(3, 20)), 0, [ht.PartitionTree.flat(20)], samples=samples)
+    assert numbers == [samples - 4, 4]
+
+
 def test_more_samples_have_smaller_errors():
     x = np.random.default_rng(0).normal(size=(6, 64, 64))
     trees = [ht.PartitionTree.halving(64)] * 2
@@ -138,6 +192,39 @@ def test_differences_above_rounding_are_kept(dtype, size, samples):
     x = (1 + size * rng.standard_normal((5, 30, 30))).astype(dtype)
     trees = [ht.PartitionTree.halving(30)] * 2
     assert (estimate(x, 0, trees, samples=samples).distances.numpy() > 0).sum() == 20
+
+
+@pytest.mark.parametrize("samples", [None, ALL])
+def test_small_slices_beside_large_ones_keep_their_differences(samples):
+    """The bound on rounding errors is that of the two slices, not of the whole array."""
+    x = np.random.default_rng(5).random((5, 12, 13)).astype(np.float32)
+    x[:3] *= 2.0**-30
+    trees = [ht.PartitionTree.halving(n) for n in x.shape[1:]]
+    found = estimate(x, 0, trees, samples=samples).distances.numpy()
+    np.testing.assert_allclose(found, ht.tree_emd(x.astype(float), 0, trees), rtol=1e-4)
+
+
+@pytest.mark.parametrize("samples", [None, ALL])
+def test_two_slices_with_different_entries(samples):
+    x, missing = np.array([[1.0, 2.0, 4.0, 8.0], [3.0, 5.0, 7.0, 9.0]]), np.zeros((2, 4), bool)
+    missing[0, 1] = missing[1, 2] = missing[1, 3] = True
+    trees = [ht.PartitionTree.halving(4)]
+    found = estimate(x, 0, trees, missing, samples=samples).distances.numpy()
+    # root |13/3 - 4|, left half |1 - 4| / 2, first leaf |1 - 3| / 4; they have 7/4 of the weight 3
+    assert found[0, 1] == pytest.approx((1 / 3 + 3 / 2 + 2 / 4) * 3 / (7 / 4))
+    np.testing.assert_allclose(found, ht.tree_emd(x, 0, trees, mask=missing), rtol=1e-12)
+
+
+@pytest.mark.parametrize("samples", [None, 8, ALL])
+def test_slices_without_entries_are_infinitely_far(samples):
+    x = np.random.default_rng(6).normal(size=(4, 9, 9))
+    hidden = torch.tensor([False, True, False, True])
+    trees = [ht.PartitionTree.halving(9)] * 2
+    found = estimate(x, 0, trees, hidden[:, None, None].expand(x.shape), samples=samples).distances
+    far = (hidden[:, None] | hidden[None]).fill_diagonal_(False)
+    np.testing.assert_array_equal(found.isinf(), far)
+    if samples != 8:
+        np.testing.assert_allclose(found[~far], ht.tree_emd(x, 0, trees)[~far], rtol=1e-12)
 
 
 def test_differences_are_counted():
@@ -210,53 +297,6 @@ def test_the_bundled_vit_by_sampling():
     assert np.sqrt(np.mean((ours[off] - truth[off]) ** 2)) / truth[off].mean() < 0.02
     affinities = [np.exp(-d / np.median(d))[off] for d in (ours, truth)]
     assert np.corrcoef(*affinities)[0, 1] > 0.998
-
-
-# -- first affinities --------------------------------------------------------------------------------------------
-
-
-def estimated(x, most_products, kind="cosine", mask=None):
-    return sampled_affinity(kind, x, 1, mask, slice_powers(x), most_products)
-
-
-@pytest.mark.parametrize("kind", ["cosine", "correlation", "gaussian"])
-@pytest.mark.parametrize("strong", [None, 17])
-def test_first_affinities_from_part_of_another_axis(kind, strong):
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(200, 12, 9)) + 2 * rng.normal(size=(1, 12, 9)))
-    if strong is not None:
-        x[strong] *= 200  # a slice that decides everything is taken for certain
-    exact = initial_affinity(kind, x, 1)
-    found = estimated(x, 12 * x.numel() // 8, kind)
-    assert (found.n_taken, found.other_axis) == (48, 0)
-    off = ~torch.eye(12, dtype=torch.bool)
-    difference = float((found.affinity - exact)[off].square().mean().sqrt())
-    assert difference < 2.5 * found.error + 1e-3
-    assert found.error < 0.1
-
-
-def test_first_affinities_do_not_depend_on_the_order_of_the_other_axis():
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(200, 12, 9)))
-    moved = x[torch.from_numpy(rng.permutation(200))]
-    ours, theirs = (estimated(y, 12 * y.numel() // 8).affinity for y in (x, moved))
-    torch.testing.assert_close(ours, theirs)
-
-
-def test_powers_are_sums_of_squares():
-    for shape in ((4, 5), (3, 4, 5), (2, 3, 4, 5)):
-        x = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
-        for axis, powers in enumerate(slice_powers(x)):
-            others = [i for i in range(x.ndim) if i != axis]
-            torch.testing.assert_close(powers, x.square().sum(dim=others))
-
-
-def test_first_affinities_are_exact_where_they_can_be():
-    x = torch.ones(200, 12, 9)
-    assert estimated(x, 12 * x.numel() // 2) is None
-    mask = torch.zeros(200, 12, 9, dtype=torch.bool)
-    mask[0, 0, 0] = mask[1, 1, 1] = True
-    assert estimated(x, 100, mask=mask) is None  # no axis along which the mask is the same
 
 
 def test_a_status_can_be_a_key():

@@ -108,6 +108,8 @@ def test_the_organized_order_needs_fewer_coefficients(organized_blocks):
 
 def test_denoising_is_best_in_the_organized_order(organized_blocks):
     errors = ht.denoising_errors(*organized_blocks, noise=0.5)
+    values = np.asarray(organized_blocks[0].values)
+    assert errors["noisy"] == pytest.approx(0.5 * values.size**0.5 / np.linalg.norm(values), rel=0.1)
     assert errors["organized"] < 0.6 * errors["noisy"]
     assert errors["organized"] < min(errors[name] for name in ("given", "random", "shuffled"))
 

@@ -166,7 +166,9 @@ def test_sentences_compare_with_a_random_order():
     losses = {name: np.repeat(noise + rise, 2 if name == "random" else 1, axis=0) for name, rise in rises.items()}
     found = PruneCurve(np.array([0, 6]), 12, losses, {}, np.ones(9), {}, "cross entropy of labels", 3, 0, False, {})
     text = [re.sub(r" ± [^)]+", "", sentence) for sentence in prune_section(found).text]  # errors are rounding
-    assert text[2].startswith("Without 50% of the heads, the best criterion is confidence: clearly ahead of output")
+    assert text[2].startswith(
+        "Without 50 % of the heads, the best criterion is confidence: clearly ahead of output"
+    )
     better, worse = text[3].split("; clearly worse: ")
     assert better.endswith("clearly better: confidence (by 2), output norm (by 1)")
     assert worse == "gradient E|g| (by 1)."

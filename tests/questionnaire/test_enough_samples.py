@@ -46,3 +46,13 @@ def test_other_slices_join_landmarks_by_as_many_draws():
         ht.organize_array(x, ht.Questionnaire(samples=n, landmarks=(None, 40, 40))).status for n in (256, "auto")
     )
     assert max(few.relative_errors.values()) > 0.02 >= max(enough.relative_errors.values())
+
+
+def test_landmarks_with_exact_distances_are_joined_by_sampled_ones(monkeypatch):
+    monkeypatch.setattr(settings, "EXACT_DIFFERENCES", 4 * 10**6)
+    x = np.random.default_rng(3).normal(size=SHAPE)
+    status = ht.organize_array(x, ht.Questionnaire(n_iter=1, landmarks=(None, 40, None))).status
+    assert "axis1" not in status.relative_errors
+    assert any(
+        "axis1: 40 landmarks of 96" in note and "sampled with a relative error" in note for note in status.notes
+    )

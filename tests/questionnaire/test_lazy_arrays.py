@@ -51,6 +51,16 @@ def test_blocks_give_the_trees_of_the_whole_array(dtype, masked, initial, monkey
     assert "axis0" in ours.status.relative_errors
 
 
+def test_a_matrix_in_blocks(monkeypatch):
+    monkeypatch.setattr(limits, "EXACT_ENTRIES", 1000)
+    monkeypatch.setattr(affinity, "_ENTRIES_AT_A_TIME", 40)
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(30, 300)) + 3 * rng.normal(size=(1, 300))).astype(np.float32)
+    lazy = OnDemand(x)
+    assert list(ht.organize_array(lazy, memory=MEMORY).trees) == list(ht.organize_array(x).trees)
+    assert lazy.largest < x.size
+
+
 def test_an_array_that_fits_is_read_at_once():
     x = array()
     lazy = OnDemand(x)

@@ -93,9 +93,11 @@ def _leading_pairs(
     """Some more pairs than wanted, by Lanczos iterations; None if these cannot show that they are the largest.
 
     Lanczos may miss copies of an eigenvalue. The largest eigenvalue that is left after the pairs found are deflated
-    tells: it must be smaller than that of every pair that is used.
+    tells: it must be smaller than that of every pair that is used. It is looked for from a random vector, since
+    iterations from a vector with the symmetries of the matrix see nothing but vectors with these symmetries.
     """
     start = torch.linalg.vector_norm(matrix, dim=1).square().cpu().numpy()  # follows permuted leaves
+    elsewhere = np.random.default_rng(0).standard_normal(len(start))
 
     def times(x: Float[np.ndarray, " leaf"]) -> Float[np.ndarray, " leaf"]:
         vector = torch.from_numpy(np.ascontiguousarray(x.reshape(-1)))
@@ -110,7 +112,7 @@ def _leading_pairs(
             deflated = LinearOperator(
                 given.shape, lambda x: times(x) - vectors @ (eigenvalues * (vectors.T @ x)), dtype=np.float64
             )
-            left = abs(eigsh(deflated, 1, v0=start, which="LM", tol=1e-3, return_eigenvectors=False)[0])
+            left = abs(eigsh(deflated, 1, v0=elsewhere, which="LM", tol=1e-3, return_eigenvectors=False)[0])
     except (ArpackError, ArpackNoConvergence):
         return None
     ordered, _ = _by_magnitude(torch.from_numpy(eigenvalues))

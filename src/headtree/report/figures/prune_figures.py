@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from headtree.report.words.prune_section import CALLED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Criteria that all have a band of standard errors; the bands of more would hide each other.
+#: Criteria that all have a band of standard errors, and are named among the curves; more would hide each other.
 _MOST_BANDS = 4
 
 #: The axis ends at so many times the increase of the best criterion at half of the heads, at least.
 _HEADROOM = 6
+
+#: Letters that fit on a line beside the vertical axis.
+_LETTERS = 48
 
 
 def draw_prune(found: PruneCurve, folder: Path) -> tuple[str, ...]:
@@ -45,35 +49,50 @@ def prune_curves(found: PruneCurve, *, accuracy: bool = False) -> Figure:
     accuracy : bool
         Whether to draw the share of inputs whose class is right.
     """
-    figure = new_figure(6.4, 3.8)
+    is_crowded = len(found.losses) > _MOST_BANDS
+    figure = new_figure(7.6 if is_crowded else 6.4, 3.8)
     axes = figure.subplots()
     shares = 100 * found.counts / found.n_heads
     table = found.table()
     column, error = ("accuracy", "accuracy_error") if accuracy else ("increase", "increase_error")
     half = found.step_at(0.5)
     names = sorted(found.losses, key=lambda name: float(found.loss(name)[half]))
-    banded = names if len(names) <= _MOST_BANDS else (names[0], "random")
-    for i, name in enumerate(names):
+    banded = (names[0], "random") if is_crowded else names
+    for name in names:
         rows = table[table["criterion"] == name]
         values, errors = rows[column].to_numpy(dtype=float), np.nan_to_num(rows[error].to_numpy(dtype=float))
-        is_random = name == "random"
-        color = GREY if is_random else CURVES[i % len(CURVES)]
-        dashes = DASHES[(i + i // len(CURVES)) % len(DASHES)]
+        look = _look(name)
         if name in banded:
             low, high = values - 2 * errors, values + 2 * errors
-            axes.fill_between(shares, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.plot(
-            shares, values, color=color, linestyle=dashes, marker=MARKERS[i % len(MARKERS)], markersize=3.5,
-            linewidth=1.3, label=CALLED[name],
-        )  # fmt: skip
+            axes.fill_between(shares, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        axes.plot(shares, values, **look, markersize=3.5, linewidth=1.3, label=CALLED[name])
     axes.set_xlabel("heads removed (%)")
-    axes.set_ylabel("accuracy" if accuracy else f"increase of the {found.objective}")
+    axes.set_ylabel("accuracy" if accuracy else _loss_name(found))
     axes.set_xlim(0, 100)
     if not accuracy:
         low, high = _limits(found)
         axes.set_ylim(low, high)
-    axes.legend(frameon=False, fontsize=7, loc="lower left" if accuracy else "upper left")
+    if is_crowded:
+        figure.legend(frameon=False, fontsize=7, loc="outside right upper")
+    else:
+        axes.legend(frameon=False, fontsize=7, loc="lower left" if accuracy else "upper left")
     return figure
+
+
+def _look(name: str) -> dict[str, Any]:
+    """Colour, dashes and marker of a criterion: the same in every figure, and shared by no two."""
+    i = list(CALLED).index(name)
+    turn = i + i // len(CURVES)  # dashes and markers come again one place later, colours five
+    color = GREY if name == "random" else CURVES[(i + 5 * (i // len(CURVES))) % len(CURVES)]
+    return {"color": color, "linestyle": DASHES[turn % len(DASHES)], "marker": MARKERS[turn % len(MARKERS)]}
+
+
+def _loss_name(found: PruneCurve) -> str:
+    """The name of the vertical axis; a change of the output is no increase of anything."""
+    starts_at_zero = not any(losses[:, 0].any() for losses in found.losses.values())
+    name = found.objective if starts_at_zero else f"increase of the {found.objective}"
+    lines = -(-len(name) // _LETTERS)
+    return name if lines == 1 else fill(name, len(name) // lines + 8)
 
 
 def _limits(found: PruneCurve) -> tuple[float, float]:

@@ -80,7 +80,7 @@ def _comparisons(found: PruneCurve, step: int) -> list[str]:
     if found.n_test < 2:
         return ["A single test input gives no standard errors, so criteria are not compared."]
     names = sorted(found.losses, key=lambda name: float(found.loss(name)[step]))
-    where = f"Without {found.counts[step] / found.n_heads:.0%} of the heads"
+    where = f"Without {100 * found.counts[step] / found.n_heads:.0f} % of the heads"
     said = []
     if len(names) > 1:
         ahead = _against(found, names[0], names[1:], step, _OF_THE_BEST)
@@ -98,14 +98,22 @@ def _against(found: PruneCurve, name: str, others: list[str], step: int, words: 
     sides: dict[str, list[str]] = {side: [] for side in words}
     for other in others:
         pair = found.compare(name, other, step)
-        by = f"{CALLED[other]} (by {number_words(pair.difference)} ± {number_words(pair.error)})"
+        by = f"{CALLED[other]} (by {_with_error(pair.difference, pair.error)})"
         side = "unclear" if not pair.is_clear else "ahead" if pair.better == name else "behind"
         sides[side].append(CALLED[other] if side == "unclear" else by)
     return "; ".join(f"{words[side]} {', '.join(listed)}" for side, listed in sides.items() if listed)
 
 
+def _with_error(value: float, error: float) -> str:
+    """A number and its standard error, both to the second digit of the error."""
+    if not 1e-6 < error < 1:
+        return f"{number_words(value)} ± {number_words(error)}"
+    digits = 1 - math.floor(math.log10(error))
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
 def _skipped(found: PruneCurve) -> list[str]:
-    return [f"Not measured: {CALLED[name]}, because {why}" for name, why in found.skipped.items()]
+    return [f"Not measured: {CALLED[name]}, because {why}." for name, why in found.skipped.items()]
 
 
 def _table(found: PruneCurve, step: int) -> Table:
