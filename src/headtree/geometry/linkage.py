@@ -47,7 +47,8 @@ def linkage_joins(affinity):  # type: ignore[no-untyped-def]
     never end.
     """
     n = len(affinity)
-    tolerance = max(_SAME * (affinity.max() - affinity.min()), n * _ROUNDING * np.abs(affinity).max())
+    low, high = _range(affinity)
+    tolerance = max(_SAME * (high - low), n * _ROUNDING * max(-low, high))
     slots, affinity_of_join = _nearest_neighbour_joins(affinity)
     parts, first_of_round = np.empty((n - 1, 2), dtype=np.int64), np.empty(n - 1, dtype=np.int64)
     ordered = np.argsort(-affinity_of_join, kind="mergesort")
@@ -69,6 +70,17 @@ def linkage_joins(affinity):  # type: ignore[no-untyped-def]
         before = affinity_of_join[join]
         first_of_round[i] = first
     return parts, first_of_round, affinity_of_join[ordered]
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"nnan", "nsz"})  # vectors of comparisons
+def _range(matrix):  # type: ignore[no-untyped-def]
+    """Smallest and largest entry."""
+    low = high = matrix[0, 0]
+    for row in matrix:
+        for value in row:
+            low = value if value < low else low
+            high = value if value > high else high
+    return low, high
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)

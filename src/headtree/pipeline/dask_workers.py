@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, TypeVar
 
+import dask
 import torch
 from distributed import Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
 from distributed.protocol import pickle as wire
@@ -47,6 +48,8 @@ def local_cluster(n: int) -> Iterator[str]:
     """Start `n` worker processes on this machine, which share its threads; yields the scheduler's address."""
     with (
         _quiet(),
+        # calls wait at the scheduler: behind a long one on a worker, they would wait while others have nothing to do
+        dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
         tempfile.TemporaryDirectory(prefix="headtree-dask-", ignore_cleanup_errors=True) as scratch,
         LocalCluster(
             n_workers=n,
