@@ -48,7 +48,7 @@ def local_cluster(n: int) -> Iterator[str]:
     """Start `n` worker processes on this machine, which share its threads; yields the scheduler's address."""
     with (
         _quiet(),
-        # calls wait at the scheduler: behind a long one on a worker, they would wait while others have nothing to do
+        # calls wait at the scheduler: behind a long one on a worker they would wait while others are idle
         dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
         tempfile.TemporaryDirectory(prefix="headtree-dask-", ignore_cleanup_errors=True) as scratch,
         LocalCluster(
