@@ -9,8 +9,8 @@ import torch
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.models.objective import choose_objective
-from headtree.prune.compensation import LayerSignals, layer_signals, removal_order
-from headtree.prune.refit import RIDGE, OutputLayers, refitted, ridge_fit
+from headtree.prune.compensation import RIDGE, LayerSignals, layer_signals, removal_order
+from headtree.prune.refit import RIDGES, OutputLayers, refitted, ridge_fit
 from tests.models import zoo
 from tests.prune.networks import texts, tiny
 
@@ -36,7 +36,7 @@ def streams(model, ids):
 def test_ridge_without_strength_is_least_squares():
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(50, 6)), rng.normal(size=(50, 3))
-    weights, bias = ridge_fit(*map(torch.from_numpy, (z, y, np.zeros((6, 3)))), 0.0)
+    weights, bias = ridge_fit(*map(torch.from_numpy, (z, y, np.zeros((6, 3)))), [0.0])
     expected = np.linalg.lstsq(np.hstack([z, np.ones((50, 1))]), y, rcond=None)[0]
     assert np.allclose(torch.vstack([weights, bias]).numpy(), expected)
 
@@ -44,9 +44,29 @@ def test_ridge_without_strength_is_least_squares():
 def test_a_strong_ridge_leaves_the_weights_as_they_were():
     rng = np.random.default_rng(0)
     z, y, before = (torch.from_numpy(rng.normal(size=size)) for size in ((50, 6), (50, 3), (6, 3)))
-    weights, bias = ridge_fit(z, y, before, 1e9)
+    weights, bias = ridge_fit(z, y, before, [1e9])
     assert torch.allclose(weights, before, atol=1e-6)
     assert torch.allclose(bias, (y - z @ before).mean(dim=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("n_tokens", "noise"), [(24, 3.0), (200, 1.0), (400, 0.1)])
+def test_the_ridge_is_the_one_that_predicts_the_other_half(n_tokens, noise):
+    """Literally: fit one half of the tokens, predict the other, for every ridge."""
+    rng = np.random.default_rng(0)
+    z, before = rng.normal(size=(n_tokens, 8)) @ rng.normal(size=(8, 8)), rng.normal(size=(8, 3))
+    y = z @ (before + 0.3 * rng.normal(size=(8, 3))) + noise * rng.normal(size=(n_tokens, 3)) + 2
+    z, y, before = map(torch.from_numpy, (z, y, before))
+    halves = [(z[: n_tokens // 2], y[: n_tokens // 2]), (z[n_tokens // 2 :], y[n_tokens // 2 :])]
+    errors = []
+    for ridge in RIDGES:
+        error = 0.0
+        for fitted, other in (halves, halves[::-1]):
+            weights, bias = ridge_fit(*fitted, before, [ridge])
+            error += float(((other[0] @ weights + bias - other[1]) ** 2).sum(dim=1).mean())
+        errors.append(error)
+    expected = ridge_fit(z, y, before, [RIDGES[int(np.argmin(errors))]])
+    assert all(map(torch.equal, ridge_fit(z, y, before), expected))
+    assert (np.argmin(errors) > 0) == (n_tokens == 24)  # few and noisy tokens want a stronger one
 
 
 def test_layer_after_layer_as_in_plain_steps():
@@ -55,7 +75,7 @@ def test_layer_after_layer_as_in_plain_steps():
     removed = [(0, 1), (1, 0), (1, 3), (2, 2)]
     ids = torch.cat([item["input_ids"] for item in inputs])
     prepared = ht.ModelView(model).prepare(inputs=inputs, kind="probs")
-    found = refitted(prepared, removed, ridge=1e-12)
+    found = refitted(prepared, removed, ridges=[1e-12])
 
     whole = streams(model, ids)
     plain = copy.deepcopy(model)

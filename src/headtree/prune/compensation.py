@@ -26,7 +26,10 @@ from headtree.models.objective import Objective, main_output
 from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import arguments
 from headtree.progress import progress
-from headtree.prune.refit import RIDGE, OutputLayers
+from headtree.prune.refit import OutputLayers
+
+#: Strength of the ridge by which other heads fill the gap, relative to the mean variance of what they hand over.
+RIDGE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)

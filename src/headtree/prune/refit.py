@@ -27,8 +27,9 @@ from headtree.models.watching.collect import PreparedInputs
 from headtree.models.watching.probe import arguments
 from headtree.prune.find_cuts import CutFinder, OutputWeight
 
-#: Strength of the ridge, relative to the mean variance of what the heads hand over.
-RIDGE = 1e-3
+#: Strengths of the ridge, relative to the mean variance of what the heads hand over. Each layer takes the one that
+#: is best when one half of the calibration text is fitted and the other half is predicted.
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 
 
 class _Reached(Exception):
@@ -75,7 +76,7 @@ def refitted(
     prepared: PreparedInputs,
     pairs: Sequence[tuple[int, int]],
     *,
-    ridge: float = RIDGE,
+    ridges: Sequence[float] = RIDGES,
     layers: OutputLayers | None = None,
 ) -> nn.Module:
     """A copy of the prepared model in which some heads write nothing, and the others are fitted to fill the gap.
@@ -95,7 +96,7 @@ def refitted(
             removed[site_of[layer]].append(head)
         whole = _Streams()
         _pass(model, prepared, layers, whole.keep)
-        fit = _Fit(changed, layers, removed, whole, ridge)
+        fit = _Fit(changed, layers, removed, whole, ridges)
         _pass(changed, prepared, layers, fit)
     return changed
 
@@ -172,9 +173,9 @@ class _Fit:
         layers: OutputLayers,
         removed: Mapping[int, list[int]],
         whole: _Streams,
-        ridge: float,
+        ridges: Sequence[float],
     ) -> None:
-        self.model, self.layers, self.removed, self.whole, self.ridge = model, layers, removed, whole, ridge
+        self.model, self.layers, self.removed, self.whole, self.ridges = model, layers, removed, whole, ridges
 
     def __call__(self, i: int, entering: Tensor, _: Tensor, before: Tensor | None) -> Tensor:
         weight = self.layers.weights[i]
@@ -188,7 +189,7 @@ class _Fit:
         rows = weight.rows[remaining].flatten().to(matrix.device)
         z = entering.reshape(-1, entering.shape[-1])[:, rows].double()
         y = target.reshape(-1, target.shape[-1]).double()
-        fitted, bias = ridge_fit(z, y, matrix[rows].double(), self.ridge)
+        fitted, bias = ridge_fit(z, y, matrix[rows].double(), self.ridges)
         after[rows] = fitted.to(after)
         linear.weight.data.copy_(after if weight.axis == 0 else after.T)
         linear.bias.data.copy_(bias)
@@ -200,15 +201,48 @@ def ridge_fit(
     z: Float[Tensor, "token feature"],
     y: Float[Tensor, "token width"],
     before: Float[Tensor, "feature width"],
-    ridge: float,
+    ridges: Sequence[float] = RIDGES,
 ) -> tuple[Float[Tensor, "feature width"], Float[Tensor, " width"]]:
-    r"""Weights and bias that minimize ‖zW + b - y‖² / n + λ‖W - W₀‖², where λ = ridge × mean variance of z."""
-    means, level = z.mean(dim=0), y.mean(dim=0)
-    if z.shape[1] == 0:
-        return before, level
-    centred = z - means
-    covariance = centred.T @ centred / len(z)
-    strength = ridge * covariance.diagonal().mean().clamp(min=1e-30)
-    system = covariance + strength * torch.eye(len(covariance), dtype=z.dtype, device=z.device)
-    fitted = torch.linalg.solve(system, centred.T @ (y - level) / len(z) + strength * before)
-    return fitted, level - means @ fitted
+    r"""Weights and bias that minimize ‖zW + b - y‖² / n + λ‖W - W₀‖², where λ = ridge × mean variance of z.
+
+    Of several ridges it is the one that predicts each half of the tokens best when the other half is fitted. With
+    few tokens, a weak ridge fits these and spoils others.
+    """
+    half = len(z) // 2
+    if len(ridges) > 1 and half > 0:
+        first, second = _Moments.of(z[:half], y[:half]), _Moments.of(z[half:], y[half:])
+        errors = [second.error(*first.fit(before, r)) + first.error(*second.fit(before, r)) for r in ridges]
+        ridges = [ridges[min(range(len(errors)), key=errors.__getitem__)]]
+    return _Moments.of(z, y).fit(before, ridges[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """All of some tokens that a regression of y on z needs."""
+
+    mean: Float[Tensor, " feature"]
+    level: Float[Tensor, " width"]
+    covariance: Float[Tensor, "feature feature"]
+    cross: Float[Tensor, "feature width"]
+
+    @classmethod
+    def of(cls, z: Float[Tensor, "token feature"], y: Float[Tensor, "token width"]) -> _Moments:
+        mean, level = z.mean(dim=0), y.mean(dim=0)
+        centred = (z - mean).T
+        return cls(mean, level, centred @ centred.T / len(z), centred @ (y - level) / len(z))
+
+    def fit(
+        self, before: Float[Tensor, "feature width"], ridge: float
+    ) -> tuple[Float[Tensor, "feature width"], Float[Tensor, " width"]]:
+        """Weights and bias."""
+        if len(self.mean) == 0:
+            return before, self.level
+        strength = ridge * self.covariance.diagonal().mean().clamp(min=1e-30)
+        system = self.covariance + strength * torch.eye(len(self.mean)).to(self.covariance)
+        fitted = torch.linalg.solve(system, self.cross + strength * before)
+        return fitted, self.level - self.mean @ fitted
+
+    def error(self, fitted: Float[Tensor, "feature width"], bias: Float[Tensor, " width"]) -> float:
+        """Mean squared error of these weights on these tokens, less the variance of y."""
+        offset = self.mean @ fitted + bias - self.level
+        return float((fitted * (self.covariance @ fitted - 2 * self.cross)).sum() + offset @ offset)
