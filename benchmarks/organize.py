@@ -19,7 +19,7 @@ def main(check: bool = False) -> None:
     whole(shape=(4, 8, 8) if check else (128, 256, 256), repeats=1 if check else 5)
     if not check:
         whole(shape=(144, 512, 512), repeats=1, compare=False)
-    growth(sizes=(4, 8) if check else (64, 128, 256, 512, 1024))
+    growth(tokens=(4, 8) if check else (64, 128, 256, 512, 1024, 2048), heads=(4,) if check else (64, 256, 1024))
     sampled(shapes=[(4, 8, 8)] if check else [(144, 512, 512), (64, 1024, 1024)])
     landmarks(shape=(4, 12, 12) if check else (16, 1024, 1024), n=6 if check else 256)
     busy(shape=(4, 8, 8) if check else (144, 197, 197), n_programs=1 if check else 4)
@@ -105,16 +105,14 @@ def plain_distances(x, axis, trees):
     return squareform(pdist(features.reshape(len(features), -1), "cityblock"))
 
 
-def growth(sizes):
-    print("n × n × 64, 3 iterations: seconds, and G differences/s if all time went into pairwise L1")
-    for n in sizes:
-        x = np.random.default_rng(2).standard_normal((min(n, 64), n, n), dtype=np.float32)
-        org = ht.organize_array(x)
-        f = [len(tree.distinct) for tree in org.trees]
-        pairs = [m * (m - 1) / 2 for m in x.shape]
-        differences = 3 * (pairs[0] * f[1] * f[2] + pairs[1] * f[0] * f[2] + pairs[2] * f[0] * f[1])
-        t = seconds(lambda x=x: ht.organize_array(x), repeats=1 if n > 512 else 3)
-        print(f"  n = {n:4}: {t:8.3f} s  {differences / t / 1e9:6.1f}")
+def growth(tokens, heads):
+    """Seconds of attention-like arrays of more and more tokens, then heads; many distances are sampled."""
+    shapes = [(min(n, 64), n, n) for n in tokens] + [(n, 4 * tokens[0], 4 * tokens[0]) for n in heads]
+    for shape in shapes:
+        x = attention_like(shape)
+        ht.organize_array(x)
+        t = seconds(lambda x=x: ht.organize_array(x), repeats=1 if x.size > 1 << 25 else 3)
+        print(f"organize {' × '.join(map(str, shape))}: {t:.3f} s, {t / x.size * 1e9:.0f} ns per entry", flush=True)
 
 
 def sampled(shapes):
