@@ -2,7 +2,7 @@
 
 Each mutant is one change of an operator, a comparison or a number. The tests of its module run on a copy of the
 source with that change; a mutant that no test notices survives and is listed with its line, and with the reason if
-`KNOWN` has one. Everything heavy is imported once, and each mutant is a forked child.
+`tools.survivors` has one. Everything heavy is imported once, and each mutant is a forked child.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tools.survivors import KNOWN
 
 ROOT = Path(__file__).parents[1]
 #: Times as long as the tests of a module take, and seconds more, after which a mutant is taken to loop for ever.
@@ -56,111 +58,6 @@ TESTS = {
     "runs/checksums.py": ("tests/runs/test_damage.py",),
 }
 
-_LARGER = "a bound on rounding errors may be a little larger"
-_EDGE = "no number lies exactly on the bound"
-_MEMORY = "only how much is in memory at a time"
-_SAME_MASK = "the mask is the same all along this axis"
-_WIDTH = "a factor that the width of the Gaussian has too"
-_GPU = "only on a GPU"
-
-#: For each module, changed lines that change no result, and why.
-KNOWN = {
-    "geometry/emd.py": {
-        "_MULTIPLICATIONS = 9": _LARGER,
-        "is_doubtful = (sums > 0) & (sums < bound * bounds)": _EDGE,
-        (
-            "bound = unit + bound / unit * torch.finfo(torch.float64).eps / 3"
-        ): "next to float32, rounding in float64 is nothing",
-        (
-            "bound = unit + bound * unit * torch.finfo(torch.float64).eps / 2"
-        ): "next to float32, rounding in float64 is nothing",
-        (
-            "if not bool(((sums >= 0) & (sums <= 2 * bound * products.total_weight)).any()):  # "
-            "entries are at most 1"
-        ): "goes the long way to the same result",
-    },
-    "geometry/masked_emd.py": {
-        "outer_axis = 1 if axis == 1 else 0": "counts entries again for every outer leaf, to the same numbers",
-        "counts = self._sums.make(steps, np.ones(n_steps), np.ones((1, 2, n_inner)))": "both rows are ones",
-        "missing, products = missing.narrow(outer_axis, 1, 1), products.with_one_outer_leaf()": _SAME_MASK,
-    },
-    "geometry/folder_sums.py": {
-        "first_children[children[pointers[:-1][np.diff(pointers) > 0]]] = 2": "anything but 0 says yes",
-        (
-            "leaf = np.where(folders.is_leaf, folders.first_leaf, -2)"
-        ): "any negative number says that there is no leaf",
-        "n_inner, n_bands = len(products.inner_size), (self._n + LANES - 1) * LANES": _MEMORY,
-        "n_inner, n_bands = len(products.inner_size), (self._n + LANES + 1) // LANES": _MEMORY,
-        (
-            "self._stack = np.zeros((n_bands, int(products.depth.max()) + 2, n_inner * LANES), self._array.dtype)"
-        ): _MEMORY,
-    },
-    "geometry/sampled_emd.py": {
-        "_FEATURES_AT_A_TIME = 1 << 31": _MEMORY,
-        "ratio = 3.0": "where an iteration starts that converges from anywhere",
-        "if start <= stop:": "adds nothing for no folders",
-        (
-            'total: Float[Tensor, "first slice"], features: Float[Tensor, "slice feature"], *, '
-            "has_gaps: bool = True"
-        ): "slower, and the same without gaps",
-        "n_corners = 3 ** len(shape)": _LARGER,
-        (
-            "of_sum = n_corners * (sum(shape) + n_corners + _MULTIPLICATIONS) * "
-            "torch.finfo(torch.float64).eps * 2 * scale"
-        ): _LARGER,
-        "if not bool(((sums > 0) & (sums < most)).any()):": _EDGE,
-        (
-            "if device.type == 'cuda' or len(counted) * n_tuples <= _COUNTS_ON_GPU:"
-        ): "both ways of counting give the same",
-        (
-            'if device.type == "cuda" and len(counted) * n_tuples < _COUNTS_ON_GPU:'
-        ): "both ways of counting give the same",
-    },
-    "geometry/affinity.py": {
-        "_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4097, 1 << 23": _MEMORY,
-        "_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4096, 2 << 23": _MEMORY,
-        "step = max(1, at_a_time // max(2, values.numel() // n // values.shape[second]))": _MEMORY,
-        "for where, block in blocks_along(values, 0, 2):": _MEMORY,
-        "return sum(order_statistics(values, [(len(values) - 1) // 2, len(values) // 2])) / 3": _GPU,
-        (
-            "at_a_time = _ENTRIES_ON_GPU * n if values.is_cuda else min(_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME // n)"
-        ): _GPU,
-        "share = 1.0 if missing is None else 2 - float(_checks.unshared(missing).double().mean())": _WIDTH,
-        "return _gram(present, axis) * present.shape[axis] * present.numel()": _WIDTH,
-        (
-            "products, of_both = ((first + second).div_(3) for first, second in zip(*halves, strict=True))"
-        ): "a factor of products and squares, which cancels",
-        "return missing.narrow(same, 1, 1).logical_not().to(device)": _SAME_MASK,
-        "is_constant = centred.abs().amax(dim=others, keepdim=True) < roundoff * mean_size": _EDGE,
-        (
-            "roundoff = ((n_entries + 2) * torch.finfo(torch.float64).eps + torch.finfo(values.dtype).eps) / 2"
-        ): _LARGER,
-        "squares[squares <= 1.5e-12 * (powers + powers.T)] = 0": _LARGER,
-        "n = products.shape[1]": "the matrix is square",
-    },
-    "geometry/diffusion.py": {
-        "_MANY_POINTS = 25": "which of two solvers is used, and they agree",
-        "return slice(first, first + int((magnitudes > magnitudes[0] * (1 - _SAME)).sum()))": _EDGE,
-    },
-    "geometry/grow_tree.py": {
-        (
-            "ratios = pairs.eigenvalues.abs() * pairs.eigenvalues[0].abs()"
-        ): "a common factor of all distances, as long as it is not rounded to 0",
-        (
-            "if not coordinates and group.shape[1] >= 1:"
-        ): "on a line, three points are never equally far from each other",
-    },
-    "questionnaire/organize.py": {
-        (
-            "n_steps = len(initial_axes) + settings.n_iter * len(order) - sum(loop.has_landmarks)"
-        ): "the length of the progress bar",
-        (
-            "if samples is None and values.is_cuda and self.settings.samples != 'auto' and not _fits_on_gpu(trees):"
-        ): _GPU,
-        'is_enough = s.samples != "auto" or error is None or not error >= LARGEST_ERROR': _EDGE,
-    },
-}
-
 _SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -183,7 +80,8 @@ class Mutant(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Why no test can notice the change, if that is known."""
-        return KNOWN.get(self.module, {}).get(self.changed)
+        change = f"{self.line} -> {self.changed}"
+        return next((why for piece, why in KNOWN.get(self.module, {}).items() if piece in change), None)
 
 
 def mutants(module: str) -> Iterator[Mutant]:
