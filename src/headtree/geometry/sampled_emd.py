@@ -123,11 +123,17 @@ def _everything(
 ) -> tuple[_Part, _Part, _Part]:
     """All folder tuples, taken for certain."""
     shape = tuple(len(weight) for weight in weights)
-    weight = np.ones(1)
-    for each in weights:
-        weight = np.outer(weight, each).ravel()
+    weight = _products_of(weights)
     nothing = _merged([], shape)
     return _Part(np.stack(np.unravel_index(np.arange(len(weight)), shape), axis=1), weight), nothing, nothing
+
+
+def _products_of(weights: Sequence[Float[np.ndarray, " folder"]]) -> Float[np.ndarray, " tuple"]:
+    """Weights of all tuples of folders, one of each axis; those of the last axis next to each other."""
+    result = np.ones(1)
+    for each in weights:
+        result = np.outer(result, each).ravel()
+    return result
 
 
 class _Part(NamedTuple):
@@ -145,10 +151,7 @@ def _drawn(axes: Sequence[TreeAxis], samples: int, rng: np.random.Generator) -> 
         n_tuples = math.prod(len(folders) for folders, _ in levels)
         if n_tuples <= samples:
             folders = np.stack([f.ravel() for f in np.meshgrid(*(f for f, _ in levels), indexing="ij")], axis=1)
-            weight = np.ones(1)
-            for _, each in levels:
-                weight = np.outer(weight, each).ravel()
-            found[0].append(_Part(folders, weight))
+            found[0].append(_Part(folders, _products_of([weight for _, weight in levels])))
             continue
         whole = math.prod(float(weight.sum()) for _, weight in levels)
         for half, n_drawn in ((1, samples - samples // 2), (2, samples // 2)):
@@ -368,10 +371,7 @@ def _presence(
         sums = all_features(
             counted.to(device, torch.float32), axes, [(each.stop - each.start).astype(np.float64) for each in axes]
         )
-        weight = np.ones(1)
-        for each in weights:
-            weight = np.outer(weight, each).ravel()
-        yield (sums > 0.5).double(), weight
+        yield (sums > 0.5).double(), _products_of(weights)
         return
     products = Products.of(trees, weights)
     runs = products.runs(len(counted))
