@@ -8,37 +8,66 @@ _MEMORY = "only how much is in memory at a time"
 _SAME_MASK = "the mask is the same all along this axis"
 _WIDTH = "a factor that the width of the Gaussian has too"
 _GPU = "only on a GPU"
+_FLOAT64 = "next to float32, rounding in float64 is nothing"
+_LONG_WAY = "goes the long way to the same result"
+_NO_GAPS = "slower, and the same without gaps"
+_FIRST = "only the first is read"
 
 #: For each module, a piece of ``line -> changed line``, and why the change changes no result. A piece of the line
 #: as it was stands for every change of that line.
 KNOWN = {
     "geometry/emd.py": {
-        "_MULTIPLICATIONS = 9": _LARGER,
         "(sums < bound * bounds)": _EDGE,
-        "torch.finfo(torch.float64).eps / 3": "next to float32, rounding in float64 is nothing",
-        "bound = unit + bound * unit": "next to float32, rounding in float64 is nothing",
-        "((sums >= 0) & (sums <= 2 * bound * products.total_weight))": "goes the long way to the same result",
+        "is_doubtful = (sums >= 0)": "a sum of 0 stays 0: in float64 it is at most the rounding of the entries",
+        "torch.finfo(torch.float64).eps / 3": _FLOAT64,
+        "torch.finfo(torch.float64).eps * 2": _FLOAT64,
+        "bound = unit + bound * unit": _FLOAT64,
+        "bound = unit - bound / unit": _FLOAT64,
+        "is_doubtful &= sums < bound * bounds": _EDGE,
+        "((sums >= 0) & (sums <= 2 * bound * products.total_weight))": _LONG_WAY,
+        "(sums <= 3 * bound * products.total_weight)": _LONG_WAY,
+        "(sums < 2 * bound * products.total_weight)": _EDGE,
     },
     "geometry/masked_emd.py": {
+        "return len(self.is_present) >= 1": _NO_GAPS,
+        "inner_mean), inner_mean > 0)": "without a mask nobody reads which folders are present",
         "outer_axis = 1 if axis == 1 else 0": "counts entries again for every outer leaf, to the same numbers",
         "np.ones((1, 2, n_inner))": "both rows are ones",
-        "missing.narrow(outer_axis, 1, 1)": _SAME_MASK,
+        "reshape(len(run.is_present), -2)": "numpy takes any negative number for the length that is left",
     },
     "geometry/folder_sums.py": {
+        "_SUMS_AT_A_TIME = 1 << 21": _MEMORY,
+        "dtype=np.int64), np.ones(2)": _FIRST,
+        "nothing, one = np.zeros(1, dtype=np.int64)": _FIRST,
+        "outer_weight=np.ones(2)": _FIRST,
+        "range(1, len(folders)): -> for": "the root's first child adds up where the root does, to the same sums",
+        "[np.diff(pointers) > 1]]] = 1": "a distinct folder never has exactly one child",
         "[np.diff(pointers) > 0]]] = 2": "anything but 0 says yes",
         "folders.first_leaf, -2)": "any negative number says that there is no leaf",
         "n_inner, n_bands = len(products.inner_size)": _MEMORY,
         "int(products.depth.max()) + 2": _MEMORY,
     },
     "geometry/sampled_emd.py": {
+        "_COPIED_AT_A_TIME = 8 * BLOCK": _MEMORY,
         "_FEATURES_AT_A_TIME = 1 << 30": _MEMORY,
+        "_COUNTS_ON_GPU = 1 << 26": _GPU,
+        "else values.memory / 3": _MEMORY,
+        "parts[2:]) and bool(known.any())": "both halves have draws, or neither",
         "ratio = 3.0": "where an iteration starts that converges from anywhere",
+        "for _ in range(65)": "the iteration has converged",
+        "* step - rng.random()": "a shift by a random number is as random the other way",
+        "np.zeros((1, len(shape)), dtype=np.int64)": "a row without a weight, after all others, is never read",
         "if start <= stop:": "adds nothing for no folders",
-        "has_gaps: bool = True": "slower, and the same without gaps",
-        "n_corners = 3 ** len(shape)": _LARGER,
-        "torch.finfo(torch.float64).eps * 2 * scale": _LARGER,
+        "stop + columns.start": "a run that does not start at 0 has no other part's folders",
+        "has_gaps=len(scale.counts) >= 1": _NO_GAPS,
+        "has_gaps: bool = True": _NO_GAPS,
+        "most = 3 * float(": _LONG_WAY,
         "((sums > 0) & (sums < most))": _EDGE,
+        "masked_fill(sums < bound[": _EDGE,
         "len(counted) * n_tuples <= _COUNTS_ON_GPU": "both ways of counting give the same",
+        "[(each.stop + each.start).astype(np.float64)": _GPU,
+        "(sums > 0.5).double()": _GPU,
+        "np.ones((1, 2, n_inner))": "both rows are ones",
     },
     "geometry/affinity.py": {
         "_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4096, 1 << 23": _MEMORY,

@@ -66,6 +66,22 @@ def test_a_mask_that_all_slices_share(axis):
     )
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_axis_of_length_one_shares_its_mask(axis):
+    x, missing = np.random.default_rng(6).standard_normal((1, 6, 5)), np.array([True, False, True, False, False])
+    trees = [PartitionTree.halving(n) for i, n in enumerate(x.shape) if i != axis]
+    expected = oracles.tree_emd(x, axis, trees, 0.0, 1.0, missing=np.broadcast_to(missing, x.shape))
+    np.testing.assert_allclose(ht.tree_emd(x, axis, trees, mask=missing), expected, rtol=1e-11)
+
+
+def test_two_slices_with_different_entries():
+    x, missing = np.array([[1.0, 2.0, 4.0, 8.0], [3.0, 5.0, 7.0, 9.0]]), np.zeros((2, 4), bool)
+    missing[0, 1] = missing[1, 2] = missing[1, 3] = True
+    found = ht.tree_emd(x, 0, [PartitionTree.halving(4)], mask=missing)
+    # root |13/3 - 4|, left half |1 - 4| / 2, first leaf |1 - 3| / 4; they have 7/4 of the weight 3
+    assert found[0, 1] == pytest.approx((1 / 3 + 3 / 2 + 2 / 4) * 3 / (7 / 4))
+
+
 def test_equals_exact_transport_on_the_tree_metric():
     """With alpha = 0 and beta = 1 a node's term is |difference of masses| / n, the flow through the edge above.
 
@@ -93,7 +109,7 @@ def test_levels_and_distinct_differ_by_the_repeated_folders():
     assert distinct == pytest.approx(4 + 2 + 2 + 2)
 
 
-@pytest.mark.parametrize("alpha", [8.0, 30.0, -30.0])
+@pytest.mark.parametrize("alpha", [8.0, 30.0, -30.0, -140.0])
 def test_weights_by_level_do_not_cancel(alpha):
     """Exactly 2^(-alpha level), summed over the levels of a folder, also where that is 2^-56 of the root's."""
     labels = np.stack([np.minimum(np.arange(8), level) for level in range(8)])  # one leaf leaves on every level

@@ -145,6 +145,22 @@ def test_sums_up_to_the_bound_are_zero(dtype):
         assert _without_rounding_errors(sums, x, None, 0, products).any() == is_left
 
 
+def test_the_most_additions_are_those_on_the_longest_way_up():
+    """The first leaf is added to two others of its folder, and their sum to the leaf next to it."""
+    tree = PartitionTree([[0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 2, 3]])
+    assert Products.of([tree], [np.ones(len(tree.distinct))]).n_additions == 3
+
+
+def test_float32_has_the_distances_that_its_entries_have_in_float64():
+    """Also if they are below the errors of sums in float32, and small beside other slices."""
+    rng = np.random.default_rng(8)
+    x = (1 + 2e-6 * rng.standard_normal((6, 999))).astype(np.float32)
+    x[:3] *= np.float32(2.0**-10)
+    trees = [PartitionTree.flat(999)]
+    exact = ht.tree_emd(x.astype(np.float64), 0, trees)
+    np.testing.assert_allclose(ht.tree_emd(x, 0, trees), exact, rtol=1e-5)
+
+
 @pytest.mark.parametrize("n_first", [1, 4])
 def test_rows_of_the_first_slices_have_no_rounding_errors_either(n_first):
     """Equal entries, of which slices have different ones; slices that are not among the first count as well."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headtree as ht
+from headtree.geometry import folder_sums
 from headtree.geometry import sampled_emd as sampling
 from headtree.geometry.emd import emd_matrix
 from headtree.geometry.kernels_cpu import BLOCK
@@ -47,8 +48,10 @@ def test_all_folders_give_the_exact_distance_with_missing_entries(case, alpha, b
 
 
 @pytest.mark.parametrize("n_axes", [1, 2])
-def test_all_folders_give_the_exact_distance_of_many_slices(n_axes):
-    """In bands of slices that are added together, and in the last few."""
+def test_all_folders_give_the_exact_distance_of_many_slices(n_axes, monkeypatch):
+    """In bands of slices that are added together, and in the last few; entries are counted in several runs."""
+    monkeypatch.setattr(folder_sums, "_SUMS_AT_A_TIME", 1 << 12)
+    monkeypatch.setattr(folder_sums, "BLOCK", 1)
     rng = np.random.default_rng(8)
     x = rng.normal(size=(70, *[9] * n_axes))
     missing, trees = rng.random(x.shape) < 0.6, [ht.PartitionTree.halving(9)] * n_axes
@@ -125,6 +128,8 @@ def test_features_are_made_in_runs_that_fit_into_memory(n_blocks, monkeypatch):
     starts = [*range(0, 5 * BLOCK, step), 5 * BLOCK]
     expected = [slice(start, min(start + step, 5 * BLOCK)) for start in starts[:-1]] + parts[1:]
     assert sampling._columns_at_a_time(torch.from_numpy(x), 0, parts) == expected
+    monkeypatch.setattr(sampling, "_FEATURES_AT_A_TIME", parts[1].stop * 5 * 8)
+    assert sampling._columns_at_a_time(torch.from_numpy(x), 0, parts) == [slice(0, parts[1].stop)]
 
 
 @pytest.mark.parametrize("n_axes", [1, 2, 3])
@@ -136,6 +141,20 @@ def test_draws_cover_the_first_axis_evenly(n_axes):
     np.testing.assert_array_equal(np.sort(drawn[:, 0]), np.arange(12))
     few = sampling._lattice([level] * n_axes, 6, np.random.default_rng(3))
     np.testing.assert_array_equal(np.diff(np.sort(few[:, 0])), 2)
+
+
+def test_draws_cover_two_axes_evenly():
+    """Of a multiple of the golden ratio, no two of the first 12 are closer to each other than 1 / 18, modulo 1."""
+    levels = [(np.arange(n), np.full(n, 1 / n)) for n in (12, 18)]
+    for seed in range(5):
+        drawn = sampling._lattice(levels, 12, np.random.default_rng(seed))
+        assert len(np.unique(drawn[:, 1])) == 12
+
+
+def test_draws_by_the_smallest_weights_are_folders():
+    """Even where the sum of the weights times a number below 1 is rounded to the sum."""
+    drawn = sampling._lattice([(np.arange(4), np.full(4, 5e-324))], 64, np.random.default_rng(0))
+    assert set(drawn[:, 0]) <= set(range(4))
 
 
 @pytest.mark.parametrize("samples", [8, 9])
@@ -192,6 +211,25 @@ def test_differences_above_rounding_are_kept(dtype, size, samples):
     x = (1 + size * rng.standard_normal((5, 30, 30))).astype(dtype)
     trees = [ht.PartitionTree.halving(30)] * 2
     assert (estimate(x, 0, trees, samples=samples).distances.numpy() > 0).sum() == 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_up_to_the_bound_are_zero(dtype):
+    """Slices of 42 ones, each in four prefix sums after 6 + 7 additions, four more and eight products."""
+    x, scale, weight = torch.ones(5, 6, 7, dtype=dtype), torch.tensor([0.5]), torch.tensor([300.0])
+    of_slice = 4 * (6 + 7 + 4 + 8) * 2.0**-53 * 0.5 * 42 + torch.finfo(dtype).eps * 300
+    for share, is_left in ((0.999, False), (1.001, True)):
+        sums = torch.full((5, 5), share * 2 * of_slice, dtype=torch.float64)
+        found = sampling._without_rounding_errors(sums, x, 0, scale.double(), weight.double())
+        assert found.all() == found.any() == is_left
+
+
+@pytest.mark.parametrize("size", [2.0**-k for k in range(33, 52)])
+def test_all_folders_have_one_bound_on_rounding_errors_drawn_or_not(size):
+    x, trees = np.ones((2, 64)), [ht.PartitionTree.flat(64)]
+    x[1] += size
+    drawn, all_ = (estimate(x, 0, trees, samples=samples).distances for samples in (ALL, None))
+    np.testing.assert_array_equal(drawn == 0, all_ == 0)
 
 
 @pytest.mark.parametrize("samples", [None, ALL])

@@ -8,6 +8,7 @@ import headtree as ht
 from headtree import _lazy_array
 from headtree._lazy_array import LazyArray
 from headtree.geometry import affinity
+from headtree.geometry.sampled_emd import _columns_at_a_time
 from headtree.questionnaire import settings as limits
 
 
@@ -102,3 +103,10 @@ def test_scaling_by_blocks_is_that_of_the_whole(monkeypatch):
     whole = _lazy_array._checks.scaled_array(x, "x")
     assert blocks.exponent == whole.exponent
     torch.testing.assert_close(blocks.block(*[slice(None)] * 3), whole.values, rtol=0, atol=0)
+
+
+def test_features_take_at_most_half_the_memory():
+    blocks = _lazy_array.scaled_blocks(OnDemand(array()), "x", None, torch.device("cpu"), 2 * 9 * 4 * 5000)
+    runs = _columns_at_a_time(blocks, 0, [slice(0, 3000), slice(3000, 12_000)])
+    assert max(run.stop - run.start for run in runs) <= 5000
+    assert [i for run in runs for i in range(run.start, run.stop)] == list(range(12_000))
