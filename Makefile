@@ -10,6 +10,7 @@
 # make tokens    writes the tables of docs/token_tensor.md, and its sentences in docs/findings.md
 # make fuzz      organizes 10,000 drawn arrays and compares them with literal definitions
 # make kills     kills 50 runs at random moments and finishes them, bit for bit
+# make flips     flips 60 bits in each kind of file of a run, and counts those that are read as data
 # make mutants   breaks the numerical core in a few hundred ways and counts the breaks that no test notices
 # make clean     removes the environment and all caches
 PYTHON ?= python3
@@ -19,7 +20,7 @@ WORKERS ?= 2
 STAMP  := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: findings similarities tokens sweep test lint demo docs docs-fresh bench fuzz kills mutants clean
+.PHONY: findings similarities tokens sweep test lint demo docs docs-fresh bench fuzz kills flips mutants clean
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
@@ -63,6 +64,9 @@ fuzz: $(STAMP)
 
 kills: $(STAMP)
 	$(BIN)/python -m tests.pipeline.interrupted 50 --draw --jobs $(WORKERS)
+
+flips: $(STAMP)
+	$(BIN)/python -m tests.runs.flips
 
 # Every third of about a thousand; SHARE=1 tries all of them, SHARE=20 every twentieth.
 mutants: $(STAMP)

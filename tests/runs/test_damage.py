@@ -16,6 +16,7 @@ from headtree.pipeline.sources import TensorSource
 from headtree.runs.folder import LOCK, WORK
 from headtree.runs.record import NotARunError, signed
 from tests.runs.examples import QUICK, small_run, tensors
+from tests.runs.flips import read_all
 
 #: One of each kind of file that a run has.
 KINDS = (
@@ -51,21 +52,6 @@ def copy(whole, tmp_path):
 
 def again(path, measures=QUICK, **options):
     return make_run(TensorSource(tensors(2)), path, measures=measures, draw=False, **options)
-
-
-def read_all(path):
-    """Everything that a run has, as plain bytes."""
-    run = ht.open_run(path)
-    found = [np.asarray(att.values).tobytes() + repr((att.queries, att.keys)).encode() for att in run.attention]
-    found += [np.asarray(att.mask).tobytes() for att in run.attention]
-    for org in run.organization:
-        found += [a.tobytes() for a in (*org.affinities, *org.distances, *org.coordinates)]
-        found += [tree.labels.tobytes() for tree in org.trees]
-    found += [c.affinity.tobytes() + c.support.tobytes() for c in run.similarities.values()]
-    found += [table.to_csv().encode() for table in run.tables.values()]
-    found += [section.to_json().encode() for section in run.sections.values()]
-    found += [repr(run.measures).encode(), *(repr(m).encode() for m in run.measured)]
-    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
