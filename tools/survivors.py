@@ -49,7 +49,7 @@ KNOWN = {
         "-(-len(slices) * _SLICES_AT_A_TIME)": "more tasks, which copy nothing",
         "_FEWEST_TAKEN = 17": "rounded down to a multiple of 4",
         "_ENTRIES_ON_GPU = 1 << 27": _GPU,
-        "if not not values.is_cuda:": "both ways give the same median",
+        "if not not values.is_cuda:": "on the CPU, both ways give the same median",
         "rng.integers(2**63)": _GPU,
         "n_rows = max(": _MEMORY,
         "for n in (2, *rest)]": "a column that is not read",
