@@ -6,6 +6,7 @@ import torch
 
 import headtree as ht
 from headtree.geometry.affinity import distance_affinity
+from headtree.geometry.diffusion import Spectrum
 from headtree.geometry.grow_tree import join_clusters
 from headtree.measures.heads.patterns import explained_away
 from headtree.questionnaire import organize as organizing
@@ -33,14 +34,26 @@ def test_the_threshold_without_a_number_is_the_universal_one():
 
 def test_affinities_are_dropped_relative_to_the_largest():
     """1e-8 of the largest is no affinity, a little more is one, whatever the unit."""
-    for unit in (1e-200, 1.0, 1e200):
+    for unit in (2.0**-664, 1.0, 2.0**664):
         affinity = np.eye(4) + np.kron(np.eye(2), np.ones((2, 2))) * 0.5
-        for share, n_parts in ((0.99e-8, 2), (1.01e-8, 1)):
+        for share, n_parts in ((0.99e-8, 2), (1e-8, 2), (1.01e-8, 1)):
             joined = affinity.copy()
             joined[1, 2] = joined[2, 1] = share * affinity.max()
             eigenvalues = ht.diffusion_map(joined * unit, 3).eigenvalues
             assert (eigenvalues == 1).sum() + (np.abs(1 - eigenvalues) < 1e-12).sum() > 0 or n_parts == 1
             assert (1 - eigenvalues[0] < 1e-12) == (n_parts == 2)
+
+
+def test_eigenvalues_within_1e8th_of_each_other_tie():
+    eigenvalues = torch.tensor([1, -1 + 0.99e-8, 1 - 1.01e-8], dtype=torch.float64)
+    assert Spectrum(eigenvalues, torch.ones(3, 3)).same_magnitude(0) == slice(0, 2)
+
+
+def test_an_eigenvalue_up_to_1e10th_is_a_rounding_error():
+    """That of two points with affinity 1 - 2 e is about e."""
+    for eigenvalue, n_found in ((0.99e-10, 0), (1.01e-10, 1)):
+        affinity = np.where(np.eye(2), 1, 1 - 2 * eigenvalue)
+        assert ht.diffusion_map(affinity).coordinates.shape == (2, n_found)
 
 
 def test_a_zero_median_becomes_the_median_of_the_positive_distances():

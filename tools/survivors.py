@@ -12,6 +12,8 @@ _FLOAT64 = "next to float32, rounding in float64 is nothing"
 _LONG_WAY = "goes the long way to the same result"
 _NO_GAPS = "slower, and the same without gaps"
 _FIRST = "only the first is read"
+_FAR_OUT = "only for affinities beyond 2**1000 or 2**-1000, where a bound stands in for 1 already"
+_SOLVER = "which of two solvers is used, and they agree"
 
 #: For each module, a piece of ``line -> changed line``, and why the change changes no result. A piece of the line
 #: as it was stands for every change of that line.
@@ -71,6 +73,18 @@ KNOWN = {
     },
     "geometry/affinity.py": {
         "_ENTRIES_AT_A_TIME, _MOST_AT_A_TIME = 4096, 1 << 23": _MEMORY,
+        "_SLICES_AT_A_TIME = 129": "how copying is divided between threads",
+        "(band + 2) * _SLICES_AT_A_TIME)": "copies slices twice",
+        "-(-len(slices) * _SLICES_AT_A_TIME)": "more tasks, which copy nothing",
+        "_FEWEST_TAKEN = 17": "rounded down to a multiple of 4",
+        "_ENTRIES_ON_GPU = 1 << 27": _GPU,
+        "if not not values.is_cuda:": "on the CPU, both ways give the same median",
+        "rng.integers(2**63)": _GPU,
+        "n_rows = max(": _MEMORY,
+        "for n in (2, *rest)]": "a column that is not read",
+        "max(2, n * (n - 1))": "a single slice has no pairs, and the sum is 0",
+        "_MOST_AT_A_TIME * n)": _MEMORY,
+        "squares < 1e-12 * (powers + powers.T)": _EDGE,
         "step = max(1, at_a_time // max(": _MEMORY,
         "for where, block in blocks_along(values, 0, 2):": _MEMORY,
         "return sum(order_statistics(values,": _GPU,
@@ -85,8 +99,26 @@ KNOWN = {
         "n = products.shape[1]": "the matrix is square",
     },
     "geometry/diffusion.py": {
-        "_MANY_POINTS = 25": "which of two solvers is used, and they agree",
+        "_MANY_POINTS = 25": _SOLVER,
+        ">= _MANY_POINTS * n_pairs": _SOLVER,
+        "_SPARE_PAIRS = 5": "one more pair, which is not used",
+        "spectrum(matrix, n_components + 2)": "one more pair, which is cut off",
+        "_FEW_FOR_A_GPU = 769": _GPU,
+        "if len(affinity) < _FEW_FOR_A_GPU:": _GPU,
+        "functions / _signs(functions)": "signs are 1 or -1",
         "(magnitudes > magnitudes[0] * (1 - _SAME))": _EDGE,
+        "(magnitudes > magnitudes[wanted - 1] * (1 - _SAME))": _EDGE,
+        "(magnitudes > magnitudes.amax(dim=0) * (1 - _ZERO))": _EDGE,
+        "(magnitudes >= _ZERO)": _EDGE,
+        "left * (1 + 0.01) <= float(": _EDGE,
+        "left * (1 + 0.015) <": "a wider margin only turns to the full solver, and the two agree",
+        "tol=0.0015": "the margin of 1e-2 is wider still",
+        "return_eigenvectors=True)[0])": "one eigenvalue, as a number or as an array of one",
+        "np.random.default_rng(1)": "any random vector will do",
+        "times_power_of_two(g, -exponent, in_place=False)": _MEMORY,
+        "max(-1001, ": _FAR_OUT,
+        "min(-exponent, 1001)": _FAR_OUT,
+        "[0] <= 0, -1.0, 1.0)": "the largest entry of an eigenvector is not 0",
     },
     "geometry/grow_tree.py": {
         "eigenvalues.abs() * pairs.": "a common factor of all distances, as long as it is not rounded to 0",

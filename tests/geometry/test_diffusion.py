@@ -5,7 +5,7 @@ import torch
 import headtree as ht
 from headtree.errors import HeadtreeError
 from headtree.geometry import diffusion
-from headtree.geometry.diffusion import spectrum
+from headtree.geometry.diffusion import extended_coordinates, spectrum
 from tests import oracles
 
 
@@ -52,6 +52,15 @@ def test_a_group_of_equal_eigenvalues_is_kept_whole():
     assert spectrum(torch.from_numpy(cycle), n_pairs=5).functions.shape[1] == 4
     assert spectrum(torch.from_numpy(cycle), n_pairs=4).functions.shape[1] == 4
     assert spectrum(torch.from_numpy(cycle), n_pairs=2).functions.shape[1] == 2
+    assert spectrum(torch.from_numpy(cycle), n_pairs=1).functions.shape[1] == 0  # the trivial pair alone
+
+
+@pytest.mark.parametrize("less", np.linspace(0.05, 0.95, 7))
+def test_of_two_points_equally_far_out_the_first_is_positive(less):
+    """Whether each has more affinity with itself or with the other."""
+    for own, mutual in ((1, less), (less, 1)):
+        pairs = spectrum(torch.tensor([[own, mutual], [mutual, own]], dtype=torch.float64))
+        np.testing.assert_allclose(pairs.functions, [[1], [-1]])
 
 
 def test_points_that_cannot_be_told_apart_have_no_coordinates():
@@ -80,11 +89,27 @@ def test_coordinates_are_functions_times_powers_of_eigenvalues(time):
     np.testing.assert_allclose(m.coordinates, pairs.functions[:, :5].numpy() * powers, atol=1e-12)
 
 
-def test_extension_sends_known_points_to_themselves():
-    affinity, _ = random_affinity(25)
+def test_a_map_has_three_coordinates_after_one_step_unless_told_otherwise():
+    affinity, _ = random_affinity(12)
+    told = ht.diffusion_map(affinity, n_components=3, time=1.0)
+    np.testing.assert_array_equal(ht.diffusion_map(affinity).coordinates, told.coordinates)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-9])
+def test_extension_sends_known_points_to_themselves(unit):
+    affinity = unit * random_affinity(25)[0]
     m = ht.diffusion_map(affinity, n_components=4, time=2)
     np.testing.assert_allclose(m.extend(affinity), m.coordinates, atol=1e-11)
     np.testing.assert_array_equal(np.asarray(m), m.coordinates)
+    given, pairs = torch.from_numpy(affinity), spectrum(torch.from_numpy(affinity))
+    torch.testing.assert_close(extended_coordinates(given, pairs, given), pairs.eigenvalues * pairs.functions)
+
+
+def test_extension_drops_the_affinities_that_the_map_drops():
+    m = ht.diffusion_map(random_affinity(8)[0])  # the largest is 1
+    without, with_little, with_more = (m.extend([[0.5] * 7 + [last]]) for last in (0, 1e-8, 1.01e-8))
+    np.testing.assert_array_equal(with_little, without)
+    assert (with_more != without).any()
 
 
 def test_extension_places_new_points_near_their_neighbours():
@@ -136,7 +161,10 @@ def test_wrong_extensions_are_refused():
 
 def test_leading_pairs_are_those_of_the_full_solver(monkeypatch):
     affinity = torch.from_numpy(random_affinity(400)[0])
+    full, calls = torch.linalg.eigh, []
+    monkeypatch.setattr(torch.linalg, "eigh", lambda matrix: calls.append(1) or full(matrix))
     ours = spectrum(affinity)
+    assert not calls  # nothing is missed here
     monkeypatch.setattr(diffusion, "_MANY_POINTS", 10**6)
     theirs = spectrum(affinity)
     torch.testing.assert_close(ours.eigenvalues, theirs.eigenvalues, rtol=1e-10, atol=1e-12)
@@ -153,14 +181,15 @@ def test_copies_of_an_eigenvalue_are_not_missed(monkeypatch):
     torch.testing.assert_close(ours.eigenvalues, theirs.eigenvalues, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("n_copies", [1, 3])
 @pytest.mark.parametrize("copied", [0, 2, 4])
-def test_pairs_with_copies_that_were_missed_are_not_returned(copied):
+def test_pairs_with_copies_that_were_missed_are_not_returned(copied, n_copies):
     """Of a diagonal matrix, iterations from one vector may see each eigenvalue once; five are wanted."""
     values = np.concatenate([[0.9, 0.8, 0.7, 0.6, 0.5], np.linspace(0.3, 0.01, 115)])
-    values = np.sort(np.append(values, [values[copied]] * 3))[::-1]
+    values = np.sort(np.append(values, [values[copied]] * n_copies))[::-1]
     found = diffusion._leading_pairs(torch.diag(torch.from_numpy(values.copy())), 5)
     if found is not None:
-        np.testing.assert_allclose(np.sort(found[0])[::-1][:8], values[:8], atol=1e-10)
+        np.testing.assert_allclose(np.sort(found[0])[::-1][: 5 + n_copies], values[: 5 + n_copies], atol=1e-10)
 
 
 def test_many_points_that_cannot_be_told_apart_have_no_coordinates():

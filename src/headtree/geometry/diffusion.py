@@ -100,7 +100,7 @@ def _leading_pairs(
     elsewhere = np.random.default_rng(0).standard_normal(len(start))
 
     def times(x: Float[np.ndarray, " leaf"]) -> Float[np.ndarray, " leaf"]:
-        vector = torch.from_numpy(np.ascontiguousarray(x.reshape(-1)))
+        vector = torch.from_numpy(np.ravel(x))
         if matrix.is_cuda:
             return np.asarray((matrix @ vector.to(matrix.device)).cpu().numpy())
         return np.asarray(product_by_rows(matrix, vector[None])[:, 0].numpy())
