@@ -68,4 +68,6 @@ KNOWN = {
         "self.settings.samples != 'auto' and not _fits_on_gpu": _GPU,
         "not error >= LARGEST_ERROR": _EDGE,
     },
+    "trees/compare.py": {"nogil=False": "only how many threads work at a time"},
+    "runs/checksums.py": {"len(path.parts) + 2)": "looks at the whole path twice"},
 }
