@@ -8,6 +8,7 @@ _MEMORY = "only how much is in memory at a time"
 _SAME_MASK = "the mask is the same all along this axis"
 _WIDTH = "a factor that the width of the Gaussian has too"
 _GPU = "only on a GPU"
+_SORTED_FIRST = "only which pairs are sorted first"
 
 #: For each module, a piece of ``line -> changed line``, and why the change changes no result. A piece of the line
 #: as it was stands for every change of that line.
@@ -62,6 +63,22 @@ KNOWN = {
     "geometry/grow_tree.py": {
         "eigenvalues.abs() * pairs.": "a common factor of all distances, as long as it is not rounded to 0",
         "group.shape[1] >= 1:": "on a line, three points are never equally far from each other",
+        "_PAIRS_FIRST = 4": _SORTED_FIRST,
+        "min(_PAIRS_FIRST, n - 2) * n": _SORTED_FIRST,
+        "n - 1) * n + 1]": _SORTED_FIRST,
+        "n - 1) * n - 2]": _SORTED_FIRST,
+        "median * tree_constant, *state)]": "the first pair joins whatever the limit is",
+        "1.5e+300": "at that time, powers of ratios are 0 or 1",
+        "n = affinity.shape[1]": "the matrix is square",
+        "if n < 2:": "two leaves become single leaves in either way",
+        "if balance >= 1:": "at most one position to draw, which takes nothing from the generator",
+        "strict=True))) <= n:": "no ties are left to break",
+        "if not coordinates or group": "later functions are too few to make all leaves equally far",
+        "(np.linalg.norm(axis) or 1.5)": "what is divided is 0",
+    },
+    "measures/sparsity.py": {
+        "np.empty((1, 0))": "refused for its type, whatever its shape",
+        "np.empty((0, 1))": "refused for its type, whatever its shape",
     },
     "questionnaire/organize.py": {
         "n_steps = len(initial_axes)": "the length of the progress bar",
