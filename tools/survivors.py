@@ -14,6 +14,7 @@ _NO_GAPS = "slower, and the same without gaps"
 _FIRST = "only the first is read"
 _FAR_OUT = "only for affinities beyond 2**1000 or 2**-1000, where a bound stands in for 1 already"
 _SOLVER = "which of two solvers is used, and they agree"
+_SORTED_FIRST = "only which pairs are sorted first"
 
 #: For each module, a piece of ``line -> changed line``, and why the change changes no result. A piece of the line
 #: as it was stands for every change of that line.
@@ -123,10 +124,35 @@ KNOWN = {
     "geometry/grow_tree.py": {
         "eigenvalues.abs() * pairs.": "a common factor of all distances, as long as it is not rounded to 0",
         "group.shape[1] >= 1:": "on a line, three points are never equally far from each other",
+        "_PAIRS_FIRST = 4": _SORTED_FIRST,
+        "min(_PAIRS_FIRST, n - 2) * n": _SORTED_FIRST,
+        "n - 1) * n + 1]": _SORTED_FIRST,
+        "n - 1) * n - 2]": _SORTED_FIRST,
+        "median * tree_constant, *state)]": "the first pair joins whatever the limit is",
+        "1.5e+300": "at that time, powers of ratios are 0 or 1",
+        "n = affinity.shape[1]": "the matrix is square",
+        "if n < 2:": "two leaves become single leaves in either way",
+        "if balance >= 1:": "at most one position to draw, which takes nothing from the generator",
+        "strict=True))) <= n:": "no ties are left to break",
+        "if not coordinates or group": "later functions are too few to make all leaves equally far",
+        "(np.linalg.norm(axis) or 1.5)": "what is divided is 0",
+    },
+    "measures/sparsity.py": {
+        "np.empty((1, 0))": "refused for its type, whatever its shape",
+        "np.empty((0, 1))": "refused for its type, whatever its shape",
     },
     "questionnaire/organize.py": {
-        "n_steps = len(initial_axes)": "the length of the progress bar",
         "self.settings.samples != 'auto' and not _fits_on_gpu": _GPU,
         "not error >= LARGEST_ERROR": _EDGE,
+        "_TUPLES_ON_GPU = 2 * 10**7": _GPU,
+        "_TUPLES_ON_GPU = 2 * 10 ** 7": _GPU,
+        "for tree in trees)) < _TUPLES_ON_GPU": _GPU,
+        "not not _fits_on_gpu": _GPU,
+        "torch.cuda.memory_reserved(device)": _GPU,
+        "torch.empty(1)  # make room": "replaced before it is read",
+        "own is None and pairs is None": "for the type checker: none of them is None",
+        "-1.5 if math.isnan(d)": "tree distances are not negative",
     },
+    "trees/compare.py": {"nogil=False": "only how many threads work at a time"},
+    "runs/checksums.py": {"len(path.parts) + 2)": "looks at the whole path twice"},
 }

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import headtree as ht
 from headtree.errors import HeadtreeError
-from headtree.geometry.grow_tree import join_clusters
+from headtree.geometry.grow_tree import _canonical_coordinates, join_clusters
 from headtree.trees.tree import PartitionTree
 from tests import oracles
 
@@ -54,6 +54,28 @@ def test_one_level_joins_as_the_literal_algorithm_does(seed, n, kind, constant):
     for label, group in enumerate(oracles.join_level(d.copy(), constant)):
         expected[list(group)] = label
     np.testing.assert_array_equal(groups, expected)
+
+
+def test_distances_that_agree_in_ten_digits_tie():
+    for difference, n_groups in ((3e-11, 1), (3e-10, 2)):
+        distances = np.ones((3, 3))
+        distances[0, 1] = distances[1, 0] = 1 - difference
+        groups, trials = join_clusters(distances, 1.0)
+        assert len(set(groups)) == n_groups
+        assert len(trials) == n_groups - 1  # nothing is tried where all are equally far
+
+
+def test_one_pair_joins_where_the_smallest_distance_is_the_median():
+    distances = np.ones((4, 4))
+    distances[2, 3] = distances[3, 2] = 1.5
+    assert join_clusters(distances, 1.0)[0].tolist() == [0, 0, 1, 2]
+
+
+def test_the_usual_settings():
+    affinity = affinity_of(7, 64, "normal")
+    usual, other = ht.flexible_tree(affinity, 1.0), ht.flexible_tree(affinity, 1.5)
+    assert ht.flexible_tree(affinity) == usual != other
+    assert ht.binary_tree(affinity, balance=1.5) == ht.binary_tree(affinity, balance=1.5, rng=0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -154,6 +176,25 @@ def test_balance_draws_from_the_given_generator():
         for leaves in trees[0].folders(level):
             sizes = [len(f) for f in trees[0].folders(level + 1) if set(f) <= set(leaves)]
             assert max(sizes) <= 1.5 * min(sizes) or len(leaves) <= 3
+
+
+def test_balance_allows_every_split_up_to_the_ratio():
+    affinity = affinity_of(7, 4, "normal")
+    trees = [ht.binary_tree(affinity, balance=3, rng=seed) for seed in range(20)]
+    assert {tuple(sorted(map(len, tree.folders(1)))) for tree in trees} == {(1, 3), (2, 2)}
+    lower = ht.binary_tree(affinity).folders(1)[0]
+    assert any(len(folder) == 1 and folder[0] in lower for tree in trees for folder in tree.folders(1))
+    assert any(len(folder) == 1 and folder[0] not in lower for tree in trees for folder in tree.folders(1))
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+def test_coordinates_do_not_depend_on_the_basis_of_a_span(unit):
+    rng = np.random.default_rng(0)
+    functions, turn = rng.standard_normal((9, 3)), np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    coordinates = np.array(_canonical_coordinates(functions))
+    np.testing.assert_allclose(_canonical_coordinates(unit * functions @ turn), coordinates, atol=1e-9)
+    lengths = np.linalg.norm(functions, axis=1)
+    np.testing.assert_allclose(np.linalg.norm(coordinates, axis=0), lengths / lengths.max(), atol=1e-9)
 
 
 def test_wrong_settings_are_named():

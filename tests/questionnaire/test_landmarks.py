@@ -84,9 +84,9 @@ def nearest_by_definition(x, org, axis, mask=None):
     return distances[:, org.landmarks[axis].slices]
 
 
+@pytest.mark.parametrize("x", [noisy((5, 9, 8)), in_families(9, 3)[0][:5]], ids=["noisy", "families"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_slices_join_the_landmark_that_is_nearest_by_definition(masked):
-    x = noisy((5, 9, 8))
+def test_slices_join_the_landmark_that_is_nearest_by_definition(x, masked):
     mask = np.random.default_rng(1).random(x.shape) < 0.2 if masked else None
     org = ht.organize_array(x, ht.Questionnaire(landmarks=5, n_iter=2), mask=mask)
     assert org.landmarks[0] is None
@@ -100,6 +100,9 @@ def test_slices_join_the_landmark_that_is_nearest_by_definition(masked):
         affinity = np.exp(-distances / np.median(org.distances[axis]))
         embedding = ht.diffusion_map(org.affinities[axis], org.coordinates[axis].shape[1])
         np.testing.assert_allclose(org.coordinates[axis], embedding.extend(affinity), rtol=1e-6, atol=1e-9)
+        others = np.delete(distances, own.slices, axis=0).min(axis=1)
+        ratio = others.mean() / org.distances[axis][~np.eye(5, dtype=bool)].mean()
+        assert f"the others at {ratio:.2g} of the landmarks' mean distance" in org.status.notes[axis - 1]
 
 
 def test_families_are_found_with_a_quarter_of_the_tokens_as_landmarks():
@@ -151,6 +154,33 @@ def test_lazy_arrays_give_the_result_of_those_in_memory(samples, masked, monkeyp
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+def read_shapes(x, settings, memory):
+    """The shapes of the blocks that are read of an array on disk."""
+    lazy, shapes = OnDemand(x), []
+    original = lazy.read
+    lazy.read = lambda *index: shapes.append(tuple(original(*index).shape)) or original(*index)
+    ht.organize_array(lazy, settings, memory=memory)
+    return shapes
+
+
+def test_landmarks_are_read_at_once_if_they_fit_twice_with_their_copies():
+    settings = ht.Questionnaire(samples=8, n_iter=1, landmarks=(None, 12, 16))
+    bytes_ = 2 * 3 * 4 * 9 * 12 * 16
+    x = noisy().astype(np.float32)
+    assert read_shapes(x, settings, bytes_).count((9, 12, 16)) == 1
+    assert (1, 12, 16) in read_shapes(x, settings, bytes_ - 1)
+
+
+def test_exact_distances_to_landmarks_need_memory_for_three_copies():
+    settings = ht.Questionnaire(samples=None, n_iter=1, landmarks=8)
+    bytes_ = 3 * 4 * 8 * 24 * 8
+    x = noisy().astype(np.float32)
+    found = ht.organize_array(OnDemand(x), settings, memory=bytes_)
+    assert list(found.trees) == list(ht.organize_array(x, settings).trees)
+    with pytest.raises(ht.HeadtreeError, match="memory must hold all of x for exact distances, about 18"):
+        ht.organize_array(OnDemand(x), settings, memory=bytes_ - 1)
+
+
 def test_slices_that_share_no_entry_with_a_landmark():
     """With a causal mask, the last key has one query, which may be no landmark."""
     x = noisy((4, 30, 30))
@@ -177,6 +207,7 @@ def test_equal_slices():
         org = ht.organize_array(x, ht.Questionnaire(landmarks=4))
     assert org.trees[0] == ht.PartitionTree.flat(12)
     assert org.coordinates[0].shape == (12, 0)
+    assert "axis0: 4 landmarks of 12" in org.status.notes  # no mean distance to compare with
 
 
 def test_a_slice_far_from_all_landmarks_has_the_coordinates_of_the_nearest():

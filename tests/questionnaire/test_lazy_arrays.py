@@ -9,18 +9,20 @@ from headtree import _lazy_array
 from headtree._lazy_array import LazyArray
 from headtree.geometry import affinity
 from headtree.geometry.sampled_emd import _columns_at_a_time
+from headtree.questionnaire import organize as organizing
 from headtree.questionnaire import settings as limits
 
 
 class OnDemand(LazyArray):
-    """An array in memory that is handed out in blocks, and counts the entries of the largest."""
+    """An array in memory that is handed out in blocks, and counts these and the entries of the largest."""
 
     def __init__(self, array):
-        self.array, self.shape, self.dtype, self.largest = array, array.shape, array.dtype, 0
+        self.array, self.shape, self.dtype, self.n_reads, self.largest = array, array.shape, array.dtype, 0, 0
 
     def read(self, index, device="cpu"):
         chosen = [np.arange(n)[each] for each, n in zip(index, self.shape, strict=True)]
         block = torch.from_numpy(self.array[np.ix_(*chosen)])
+        self.n_reads += 1
         self.largest = max(self.largest, block.numel())
         return block.to(device)
 
@@ -67,6 +69,24 @@ def test_an_array_that_fits_is_read_at_once():
     lazy = OnDemand(x)
     assert list(ht.organize_array(lazy).trees) == list(ht.organize_array(x).trees)
     assert lazy.largest == x.size
+
+
+def test_an_array_fits_with_three_copies():
+    for memory, is_whole in ((3 * 4 * 9 * 24 * 20, True), (3 * 4 * 9 * 24 * 20 - 1, False)):
+        lazy = OnDemand(array())
+        ht.organize_array(lazy, ht.Questionnaire(samples=8, n_iter=1), memory=memory)
+        assert (lazy.n_reads == 1) == is_whole
+
+
+def test_an_array_that_does_not_fit_on_a_gpu_is_refused(monkeypatch):
+    """Without a GPU: only what is decided before anything is there."""
+    monkeypatch.setattr(organizing, "_free_memory", lambda device: 1000)
+    monkeypatch.setattr(organizing._checks, "checked_device", torch.device)
+    assert organizing._device_for(np.zeros((5, 25)), "cuda").type == "cuda"  # 8 bytes for each of 125 entries
+    with pytest.raises(ht.HeadtreeError, match=r"x of shape \(6, 21\) needs about"):
+        organizing._device_for(np.zeros((6, 21)), "cuda")
+    assert organizing._device_for(OnDemand(np.zeros((6, 21))), "cuda").type == "cuda"  # read in blocks
+    assert organizing._device_for(np.zeros((6, 21)), "cpu").type == "cpu"  # there already
 
 
 def test_a_tensor_on_disk(tmp_path, monkeypatch):

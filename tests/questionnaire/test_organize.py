@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 import headtree as ht
 from headtree.errors import HeadtreeError, HeadtreeWarning
 from headtree.geometry.affinity import distance_affinity
+from headtree.questionnaire import organize as organizing
 from headtree.tensor.planted import planted_array
 from headtree.trees.tree import PartitionTree
 from tests import oracles
@@ -160,6 +163,21 @@ def test_history_and_status_say_whether_trees_settled():
     assert "n_iter" in str(noise.status)
 
 
+@pytest.mark.parametrize("landmarks", [None, 5])
+def test_the_bar_ends_with_the_last_step(landmarks, monkeypatch):
+    totals, steps = [], []
+
+    @contextmanager
+    def counted(_, total):
+        totals.append(total)
+        yield steps.append
+
+    monkeypatch.setattr(organizing, "progress", counted)
+    x = np.random.default_rng(9).random((6, 7, 8))
+    ht.organize_array(x, ht.Questionnaire(n_iter=3, landmarks=landmarks))
+    assert totals == [len(steps)]
+
+
 def test_names_reach_everything():
     x = np.random.default_rng(9).random((4, 5, 6))
     org = ht.organize(ht.AttentionTensor.from_array(x))
@@ -289,9 +307,11 @@ def test_equal_slices_are_one_flat_folder_and_a_warning():
 
 
 def test_a_constant_array_has_flat_trees():
-    with pytest.warns(HeadtreeWarning):
-        org = ht.organize_array(np.full((5, 6, 7), 3.0))
-    assert list(org.trees) == [PartitionTree.flat(n) for n in (5, 6, 7)]
+    with pytest.warns(HeadtreeWarning) as caught:
+        org = ht.organize_array(np.full((2, 6, 7), 3.0))
+    assert list(org.trees) == [PartitionTree.flat(n) for n in (2, 6, 7)]
+    assert [f"axis{i}" in str(warning.message) for i, warning in enumerate(caught)] == [True] * 3
+    assert {warning.filename for warning in caught} == {__file__}  # not of headtree's own code
 
 
 def test_slices_that_are_identical_or_constant_stay_together():

@@ -79,6 +79,18 @@ def test_what_is_cut_off_or_gone_is_named_and_made_again(kind, whole, copy):
         read_all(copy)
 
 
+def test_what_is_damaged_does_not_keep_the_rest_from_being_read(whole, copy):
+    for kind in ("attention.zarr/attention/c/1/0/0/0", "heads.csv"):
+        (copy / kind).write_bytes((whole / kind).read_bytes() + b"\0")
+    run, expected = ht.open_run(copy), ht.open_run(whole)
+    np.testing.assert_array_equal(run.attention[0].values, expected.attention[0].values)
+    assert repr(run.measures) == repr(expected.measures)
+    with pytest.raises(DamagedFileError, match=r"heads\.csv was changed"):
+        run.heads  # noqa: B018
+    with pytest.raises(DamagedFileError, match="c/1/0/0/0 is damaged"):
+        np.asarray(run.attention[1].values)
+
+
 @pytest.mark.parametrize("kind", [KINDS[3], "measured/input_00001.json", "heads.csv"])
 def test_the_same_command_makes_it_again(kind, whole, copy):
     (copy / kind).write_bytes(b"\0" + (copy / kind).read_bytes())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import zarr
 from safetensors.torch import save_file
 from scipy.io import savemat
 
@@ -35,6 +36,34 @@ def test_every_format_and_order(tmp_path, suffix, axes):
     np.testing.assert_array_equal(att.block().numpy(), X)
     assert att.kind == "probs"
     assert att.heads == ((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".pt", ".mat"])
+def test_any_array_of_two_axes(tmp_path, suffix):
+    found = load_array(written(tmp_path / f"a{suffix}", X[0]))
+    np.testing.assert_array_equal(found.values, X[0])
+    assert found.labels == (None, None)
+    assert found.axes is None
+    np.save(tmp_path / "line.npy", X[0, 0])
+    with pytest.raises(HeadtreeError, match="no array of two axes"):
+        load_array(tmp_path / "line.npy")
+
+
+@pytest.mark.parametrize(
+    ("given", "axes"), [(("row", "column"), ("row", "column")), (("row", None), None), (None, None)]
+)
+def test_a_zarr_array_of_two_axes_and_their_names(tmp_path, given, axes):
+    zarr.create_array(tmp_path / "a.zarr", data=X[0], dimension_names=given)
+    found = load_array(tmp_path / "a.zarr")
+    np.testing.assert_array_equal(found.values, X[0])
+    assert found.labels == (None, None)
+    assert found.axes == axes
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_of_both_formats(tmp_path, zarr_format):
+    zarr.create_array(tmp_path / "a.zarr", data=X, zarr_format=zarr_format)
+    np.testing.assert_array_equal(np.asarray(ht.load_tensor(tmp_path / "a.zarr").values), X)
 
 
 def test_layers_and_axes_of_length_one(tmp_path):
@@ -114,11 +143,38 @@ def test_names_that_python_would_read_as_numbers_are_names(tmp_path, text, label
     np.testing.assert_array_equal(found.values, [[1, 2]])
 
 
-def test_a_cell_that_is_no_number_is_named(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b,c\nx,1,2\ny,3,1_000\n")
+@pytest.mark.parametrize(
+    ("text", "values", "labels"),
+    [
+        ("1,2\n3,4\n", [[1, 2], [3, 4]], (None, None)),
+        ("x,1\ny,2\n", [[1], [2]], (("x", "y"), None)),
+        ("a,b\n1,2\n,NA\n", [[1, 2], [np.nan, np.nan]], (None, ("a", "b"))),
+        (",b\nx,1\n", [[1]], (("x",), ("b",))),
+        ("1\n2\n3\n", [[1], [2], [3]], (None, None)),
+        ("a\n2\n3\n", [[2], [3]], (None, ("a",))),
+    ],
+)
+def test_tables_with_names_and_without(tmp_path, text, values, labels):
+    (tmp_path / "t.csv").write_text(text)
+    found = load_array(tmp_path / "t.csv")
+    np.testing.assert_array_equal(found.values, values)
+    assert found.labels == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("a,b,c\nx,1,2\ny,3,1_000\n", "'1_000' in row 3, column 3"),
+        ("a,1,b\nx,2,3\n", "'b' in row 1, column 3"),  # a header has no numbers
+        ("x,a,b\n", "'a' in row 1, column 2"),  # a header has rows below it
+        ("a\nb\n", "'b' in row 2, column 1"),  # names of rows have numbers beside them
+    ],
+)
+def test_a_cell_that_is_no_number_is_named(tmp_path, text, where):
+    (tmp_path / "t.csv").write_text(text)
     with pytest.raises(HeadtreeError) as caught:
         load_array(tmp_path / "t.csv")
-    assert "got '1_000' in row 3, column 3" in str(caught.value)
+    assert f"got {where}" in str(caught.value)
     assert "pickle" not in str(caught.value)
 
 
@@ -145,6 +201,9 @@ def test_damaged_missing_and_unknown_files(tmp_path):
 def test_folders_are_saved_tensors(tmp_path):
     ht.AttentionTensor.from_array(X).save(tmp_path / "a.zarr")
     np.testing.assert_array_equal(ht.load_tensor(tmp_path / "a.zarr").block().numpy(), X)
+    (tmp_path / "a.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(HeadtreeError, match="cannot be read as a tensor that headtree saved"):
+        ht.load_tensor(tmp_path / "a.zarr")
 
 
 @pytest.mark.parametrize(

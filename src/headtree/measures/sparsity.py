@@ -256,7 +256,7 @@ def denoising_errors(
 ) -> dict[str, float]:
     """Add Gaussian noise, `denoise`, and return the relative error that remains in each order of `sparsity`.
 
-    ``"noisy"`` is the error before denoising.
+    ``"noisy"`` is the error before denoising. If the tensor is 0, errors are not relative.
 
     Parameters
     ----------
@@ -310,7 +310,7 @@ def _universal_threshold(basis: TensorHaarBasis, coefficients: Float[Tensor, " .
     smallest = tuple(torch.from_numpy(np.flatnonzero(s == s.min())) for s in basis.supports)
     finest = coefficients[torch.meshgrid(*smallest, indexing="ij")].abs().numpy()
     sigma = float(np.median(finest)) / 0.6745
-    return sigma * float(np.sqrt(2 * np.log(max(2, coefficients.numel()))))
+    return sigma * float(np.sqrt(2 * np.log(coefficients.numel())))
 
 
 def _counts(counts: Any, n: int) -> Int[np.ndarray, " point"]:

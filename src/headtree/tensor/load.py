@@ -164,7 +164,8 @@ def _read_csv(path: Path) -> LoadedArray:
 
     table = pd.read_csv(path, sep=_SEPARATORS[path.suffix.lower()], header=None, dtype=str, keep_default_na=False)
     words = table.map(lambda cell: not _is_number(cell))
-    has_header = bool(words.iloc[0, 1:].all()) and len(table) > 1
+    beside = words.iloc[0, 1:] if table.shape[1] > 1 else words.iloc[0]  # above names of rows may be anything
+    has_header = bool(beside.all()) and len(table) > 1
     rows = table.iloc[int(has_header) :]
     has_index = bool(words.iloc[int(has_header) :, 0].all()) and table.shape[1] > 1
     cells = rows.iloc[:, int(has_index) :]
@@ -258,23 +259,15 @@ class _Member:
     name: str
 
     @cached_property
-    def _header(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        return _read_guarded(self._read_header, self.path)
-
-    @property
     def shape(self) -> tuple[int, ...]:
-        return self._header[0]
+        return _read_guarded(self._read_shape, self.path)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._header[1]
-
-    def _read_header(self, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def _read_shape(self, path: Path) -> tuple[int, ...]:
         with zipfile.ZipFile(path) as archive, archive.open(f"{self.name}.npy") as file:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-        return shape, dtype
+            shape: tuple[int, ...] = read(file)[0]
+        return shape
 
     def read(self) -> np.ndarray[Any, Any]:
         with np.load(self.path, allow_pickle=False) as archive:

@@ -61,11 +61,11 @@ def _by_leaf(tree: PartitionTree) -> tuple[Int[np.ndarray, "leaf level"], Int[np
 def _add_differences(leaf, labels_a, sizes_a, labels_b, sizes_b, total):  # type: ignore[no-untyped-def]
     """Sum over all later leaves of the difference of the sizes of the smallest common folders."""
     for other in range(leaf + 1, len(labels_a)):
-        level = 1
-        while level < labels_a.shape[1] and labels_a[leaf, level] == labels_a[other, level]:
+        level = 1  # on the last, every leaf is alone
+        while labels_a[leaf, level] == labels_a[other, level]:
             level += 1
         in_a = sizes_a[leaf, level - 1]
         level = 1
-        while level < labels_b.shape[1] and labels_b[leaf, level] == labels_b[other, level]:
+        while labels_b[leaf, level] == labels_b[other, level]:
             level += 1
         total[leaf] += abs(in_a - sizes_b[leaf, level - 1])
