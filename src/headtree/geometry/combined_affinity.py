@@ -119,8 +119,7 @@ def centred_kernel(kernel):  # type: ignore[no-untyped-def]
     n = len(kernel)
     means = np.zeros(n)
     for row in range(n):
-        for column in range(n):
-            means[row] += kernel[row, column]
+        means += kernel[row]  # of columns, which are those of rows
     means /= n
     mean = means.mean()
     centred = np.empty((n, n))
@@ -146,15 +145,15 @@ def _add_standardized(kernel, total):  # type: ignore[no-untyped-def]
     centred = centred_kernel(kernel)
     n = len(centred)
     n_pairs = max(1, n * (n - 1) // 2)
-    mean, square = 0.0, 0.0
+    sums, squares = np.zeros(n), np.zeros(n)  # of columns, so that entries of a row are added at once
     for row in range(n):
         for column in range(row):
-            mean += centred[row, column]
-    mean /= n_pairs
+            sums[column] += centred[row, column]
+    mean = sums.sum() / n_pairs
     for row in range(n):
         for column in range(row):
-            square += (centred[row, column] - mean) ** 2
-    deviation = np.sqrt(square / n_pairs)
+            squares[column] += (centred[row, column] - mean) ** 2
+    deviation = np.sqrt(squares.sum() / n_pairs)
     if deviation > 1e-12:
         for row in range(n):
             for column in range(row):
