@@ -11,25 +11,38 @@ import torch
 import headtree as ht
 from headtree.geometry import slice_features
 
-IN_INTERPRETER = """
-import torch
+COMPARED = """
+import sys, torch
 from headtree.geometry import kernels_gpu
-kernels_gpu._FEATURES_AT_A_TIME = 16
-for n, n_features in ((1, 3), (5, 40), (70, 33), (130, 17)):
+device, blocks = sys.argv[1], int(sys.argv[2])
+kernels_gpu._FEATURES_AT_A_TIME = blocks
+sizes = ((1, 3), (5, 20), (70, 19), (130, 9))
+if device == "cuda":
+    sizes = ((1, 3), (70, 4099), (130, 70000), (700, 3000))
+for n, n_features in sizes:
     for dtype, rtol in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
-        x = torch.randn(n, n_features, dtype=dtype)
+        x = torch.randn(n, n_features, dtype=dtype, device=device)
         theirs = torch.cdist(x.double(), x.double(), p=1)
         ours = kernels_gpu.pairwise_l1(x)
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
         assert not ours.diagonal().any() and torch.equal(ours, ours.T)
         if dtype == torch.float32:
-            assert torch.equal(kernels_gpu.pairwise_l1(x, n_first=-(-n // 2)), ours[: -(-n // 2)])
-        x[torch.rand(x.shape) < 0.3] = torch.nan
-        theirs = (x[:, None] - x[None]).abs().double().nansum(2)
-        torch.testing.assert_close(kernels_gpu.pairwise_l1(x, has_gaps=True), theirs, rtol=rtol, atol=1e-6)
+            ready = kernels_gpu.features_side_by_side(n, n_features, dtype, x.device).copy_(x)
+            some = kernels_gpu.pairwise_l1(ready, n_first=-(-n // 2))
+            torch.testing.assert_close(some, ours[: -(-n // 2)], rtol=1e-12, atol=0)
+            part = kernels_gpu.pairwise_l1(ready[:, 1:])
+            torch.testing.assert_close(part, kernels_gpu.pairwise_l1(x[:, 1:]), rtol=1e-12, atol=0)
+        x[1 % n :: 3] = x[0].clone()
+        x[:, torch.rand(n_features, device=device) < 0.3] = torch.nan
+        x[n // 2 :][torch.rand(x[n // 2 :].shape, device=device) < 0.3] = torch.nan
+        theirs = torch.stack([(x - row).abs().double().nansum(1) for row in x])
+        ours = kernels_gpu.pairwise_l1(x, has_gaps=True)
+        torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
+        assert not ours[theirs == 0].any()
 print("as cdist has it")
-x = torch.randn(3, 5, 70)
+x = torch.randn(3, 5, 70, device=device)
 for hidden in (None, torch.rand(1, 5, 70) < 0.4, torch.rand(3, 5, 1) < 0.4):
+    hidden = hidden if hidden is None else hidden.to(device)
     kept = x.double() if hidden is None else x.double().masked_fill(hidden, 0)
     for axis, tile in ((1, "_ACROSS"), (2, "_ALONG")):
         setattr(kernels_gpu, tile, (16, 4))
@@ -38,13 +51,18 @@ for hidden in (None, torch.rand(1, 5, 70) < 0.4, torch.rand(3, 5, 1) < 0.4):
 print("as cumsum has it")
 """
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-def test_kernels_in_the_interpreter():
+
+@pytest.mark.parametrize(
+    ("device", "blocks"),
+    [("cpu", 8), pytest.param("cuda", 16, marks=needs_gpu), pytest.param("cuda", 1024, marks=needs_gpu)],
+)
+def test_kernels_in_the_interpreter_and_on_a_gpu(device, blocks):
     pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", IN_INTERPRETER], env=environment, capture_output=True, text=True, timeout=300
-    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1" if device == "cpu" else "0"}
+    command = [sys.executable, "-c", COMPARED, device, str(blocks)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines() == ["as cdist has it", "as cumsum has it"], done.stderr
 
 
@@ -76,9 +94,6 @@ def test_sums_over_boxes_by_operations_of_torch(shape, axis, bytes_at_a_time, mo
         found.numpy(), expected * (weight / (counts[:, group] * size)).numpy(), rtol=1e-9, atol=1e-11
     )
     np.testing.assert_array_equal(values.numpy(), x)
-
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @needs_gpu

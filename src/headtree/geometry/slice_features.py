@@ -115,8 +115,7 @@ def features_of(
     orders = [
         each.order if length > 1 else np.zeros(1, dtype=np.int64) for each, length in zip(axes, shape, strict=True)
     ]
-    dtype = torch.promote_types(values.dtype, torch.float32)
-    out = torch.empty(values.shape[axis], len(folders), dtype=dtype, device=values.device)
+    out = _room(values.shape[axis], len(folders), values)
     ends = _ends(shape, axes, folders)
     if values.is_cuda:
         _fill_on_gpu(values, axis, orders, ends, scale, out)
@@ -255,8 +254,7 @@ def all_features(
 ) -> Float[Tensor, "slice tuple"]:
     """Weighted means of every slice over all folder tuples, from differences of prefix sums along each axis."""
     n_tuples = math.prod(len(weight) for weight in weights)
-    dtype = torch.promote_types(slices.dtype, torch.float32)
-    out = torch.empty(len(slices), n_tuples, dtype=dtype, device=slices.device)
+    out = _room(len(slices), n_tuples, slices)
     at_a_time = max(1, _BYTES_ON_GPU // (16 * n_tuples))
     for start in range(0, len(slices), at_a_time):
         sums = slices[start : start + at_a_time].double()
@@ -270,6 +268,16 @@ def all_features(
             sums *= mean.reshape([-1 if i == j else 1 for i in range(sums.ndim)])
         out[start : start + at_a_time] = sums.reshape(len(sums), -1)
     return out
+
+
+def _room(n_slices: int, n_tuples: int, like: Tensor | ScaledBlocks) -> Float[Tensor, "slice tuple"]:
+    """Room for features in the order in which their differences are summed, on the device of the values."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    if like.device.type != "cuda" or n_slices == 1:
+        return torch.empty(n_slices, n_tuples, dtype=dtype, device=like.device)
+    from headtree.geometry.kernels_gpu import features_side_by_side
+
+    return features_side_by_side(n_slices, n_tuples, dtype, like.device)
 
 
 def _ends(

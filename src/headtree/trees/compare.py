@@ -10,6 +10,9 @@ from headtree._threads import for_each_task
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.trees.tree import PartitionTree
 
+#: Leaves that a thread compares with all later ones at a time.
+_LEAVES_AT_A_TIME = 64
+
 
 def tree_distance(a: PartitionTree, b: PartitionTree) -> float:
     r"""Distance between two trees on the same leaves, at least 0 (same folders) and below 1.
@@ -47,7 +50,7 @@ def tree_distance(a: PartitionTree, b: PartitionTree) -> float:
     if n == 1:
         return 0.0
     differences = np.zeros(n, dtype=np.int64)
-    for_each_task(_add_differences, n, *_by_leaf(a), *_by_leaf(b), differences)
+    for_each_task(_add_differences, -(-n // _LEAVES_AT_A_TIME), *_by_leaf(a), *_by_leaf(b), differences)
     return float(2 * differences.sum() / (n * (n - 1) * n))
 
 
@@ -58,14 +61,16 @@ def _by_leaf(tree: PartitionTree) -> tuple[Int[np.ndarray, "leaf level"], Int[np
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _add_differences(leaf, labels_a, sizes_a, labels_b, sizes_b, total):  # type: ignore[no-untyped-def]
-    """Sum over all later leaves of the difference of the sizes of the smallest common folders."""
-    for other in range(leaf + 1, len(labels_a)):
-        level = 1  # on the last, every leaf is alone
-        while labels_a[leaf, level] == labels_a[other, level]:
-            level += 1
-        in_a = sizes_a[leaf, level - 1]
-        level = 1
-        while labels_b[leaf, level] == labels_b[other, level]:
-            level += 1
-        total[leaf] += abs(in_a - sizes_b[leaf, level - 1])
+def _add_differences(band, labels_a, sizes_a, labels_b, sizes_b, total):  # type: ignore[no-untyped-def]
+    """For each leaf of a band, sum the differences of the sizes of smallest common folders over later leaves."""
+    n = len(labels_a)
+    for leaf in range(band * _LEAVES_AT_A_TIME, min((band + 1) * _LEAVES_AT_A_TIME, n)):
+        for other in range(leaf + 1, n):
+            level = 1  # on the last, every leaf is alone
+            while labels_a[leaf, level] == labels_a[other, level]:
+                level += 1
+            in_a = sizes_a[leaf, level - 1]
+            level = 1
+            while labels_b[leaf, level] == labels_b[other, level]:
+                level += 1
+            total[leaf] += abs(in_a - sizes_b[leaf, level - 1])
