@@ -32,7 +32,9 @@ def main(run_folder: str, *names: str) -> None:
             picture = BytesIO()
             figure.savefig(picture, format="png", dpi=resolution)
             path = PICTURES / f"{name}.png"
-            Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+            Image.open(picture).convert("RGB").quantize(
+                128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+            ).save(path, optimize=True)
             if path.stat().st_size < LARGEST:
                 break
 

@@ -41,11 +41,15 @@ def page_picture(run: ht.Run, fragment: str, size: tuple[int, int]) -> bytes:
 
 
 def _small(picture: bytes) -> bytes:
-    """The picture in 256 colours, which a page hardly exceeds."""
+    """The picture in 128 colours, which a page hardly exceeds."""
     from PIL import Image
 
     target = io.BytesIO()
-    colours = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=0)
+    colours = (
+        Image.open(io.BytesIO(picture))
+        .convert("RGB")
+        .quantize(128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    )
     colours.save(target, format="PNG", optimize=True)
     return target.getvalue()
 
