@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
@@ -54,6 +55,14 @@ def atomic(path: Path, *, drafts: Path | None = None) -> Iterator[Path]:
         with suppress(OSError):
             remove(draft)
         raise
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; a ValueError if it is no JSON, or nested too deeply to be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("its lists are nested too deeply") from None
 
 
 def write_text(path: Path, text: str, *, drafts: Path | None = None) -> None:
@@ -132,6 +141,12 @@ def checked_path(path: Any) -> Path:
         raise InvalidTypeError(f"path must be a string or a pathlib.Path, got {path!r}")
     if "\0" in text:
         raise InvalidValueError(f"path must not contain null characters, got {text!r}; choose another name")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InvalidValueError(
+            f"path must be a name that the file system can encode, got {text!r}; choose another name"
+        ) from None
     return Path(text)
 
 

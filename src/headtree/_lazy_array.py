@@ -87,7 +87,8 @@ class ScaledBlocks:
     exponent: int
     device: torch.device
     memory: float  #: bytes that blocks and what is made of them may take
-    shift: tuple[int, Float[Tensor, " slice"]] | None = None  #: an axis and what is subtracted from its slices
+    #: an axis, what is subtracted from its slices, and which of them are zero then, but for rounding errors
+    shift: tuple[int, Float[Tensor, " slice"], Bool[Tensor, " slice"]] | None = None
     chosen: Mapping[int, Int[np.ndarray, " _slice"]] = field(default_factory=dict)  #: the slices there are
 
     @property
@@ -124,17 +125,25 @@ class ScaledBlocks:
         places = tuple(self.chosen[i][each] if i in self.chosen else each for i, each in enumerate(index))
         values = self.source.read(places, self.device).to(self.dtype)
         if self.shift is not None:
-            axis, means = self.shift
-            values -= _along(picked(means, 0, index[axis]), axis, self.ndim).to(values)
+            axis, *of_slices = self.shift
+            means, is_zero = (_along(picked(each, 0, index[axis]), axis, self.ndim) for each in of_slices)
+            values -= means.to(values)
+            values.masked_fill_(is_zero.to(values.device), 0)
         hidden = self._hidden
         if hidden is not None:
             for axis, each in enumerate(index):
                 hidden = picked(hidden, axis, each)
         return values, hidden
 
-    def shifted(self, axis: int, means: Float[Tensor, " slice"]) -> ScaledBlocks:
-        """The array minus a number for each slice along an axis, which is in units of the scaled values."""
-        return replace(self, shift=(axis, _checks.times_power_of_two(means.cpu().double(), self.exponent)))
+    def shifted(
+        self, axis: int, means: Float[Tensor, " slice"], is_zero: Bool[Tensor, " slice"] | None = None
+    ) -> ScaledBlocks:
+        """The array minus a number for each slice along an axis, which is in units of the scaled values.
+
+        Some slices may be known to be zero then.
+        """
+        zero = torch.zeros(len(means), dtype=torch.bool) if is_zero is None else is_zero.cpu()
+        return replace(self, shift=(axis, _checks.times_power_of_two(means.cpu().double(), self.exponent), zero))
 
     @cached_property
     def magnitudes(self) -> list[Magnitudes]:
@@ -207,7 +216,8 @@ def taken(
     if isinstance(values, Tensor):
         return values.index_select(axis, leaves.to(values.device))
     if values.shift is not None and values.shift[0] == axis:
-        values = replace(values, shift=(axis, values.shift[1][leaves.cpu()]))
+        means, is_zero = (each[leaves.cpu()] for each in values.shift[1:])
+        values = replace(values, shift=(axis, means, is_zero))
     slices = leaves.cpu().numpy()
     before = values.chosen.get(axis, np.arange(values.shape[axis]))
     some = replace(values, chosen={**values.chosen, axis: before[slices]})

@@ -124,11 +124,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _use_one_thread() -> None:
+    """Let torch use one thread in the calling Python thread, for good."""
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # settles it: until a thread has asked, it takes the number of others
+
+
 @lru_cache(maxsize=1)
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     """A pool in whose threads torch does not start threads of its own."""
     before, started = torch.get_num_threads(), Barrier(n_threads + 1)
-    pool = ThreadPoolExecutor(n_threads, "headtree", torch.set_num_threads, (1,))
+    pool = ThreadPoolExecutor(n_threads, "headtree", _use_one_thread)
     for _ in range(n_threads):
         pool.submit(started.wait)
     started.wait()

@@ -96,7 +96,7 @@ def read_section(path: Path) -> Section:
     """Read a section from its file."""
     try:
         return Section.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidValueError(
             f"{path} cannot be read as a section of a run ({type(error).__name__}: {error}); remove it, or "
             "write it again"

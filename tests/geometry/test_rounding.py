@@ -14,6 +14,7 @@ from headtree.geometry.affinity import initial_affinity
 from headtree.geometry.emd import _without_rounding_errors, emd_matrix
 from headtree.geometry.folder_sums import Products
 from headtree.trees.tree import PartitionTree
+from tests.questionnaire.test_lazy_arrays import OnDemand
 
 pytestmark = pytest.mark.filterwarnings("ignore:all slices along")
 
@@ -188,17 +189,35 @@ def test_the_correlation_of_slices_that_differ_in_the_last_bit_is_none():
     np.testing.assert_array_equal(initial_affinity("correlation", torch.from_numpy(x), 0), np.eye(5))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("entry", [1, 0.1, 1.7])
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_entries_that_differ_in_the_last_bit_give_flat_first_trees(dtype, entry, is_lazy):
+    low = dtype(entry)
+    x = np.where(np.random.default_rng(0).random((24, 7, 21)) < 0.5, low, np.nextafter(low, dtype(9)))
+    settings = ht.Questionnaire(initial="correlation", samples=16)
+    given, options = (OnDemand(x), {"memory": 8000}) if is_lazy else (x, {})
+    with pytest.warns(ht.HeadtreeWarning, match="its tree is flat"):
+        org = ht.organize_array(given, settings, **options)
+    assert all(tree == ht.PartitionTree.flat(n) for tree, n in zip(org.trees, x.shape, strict=True))
+    assert all(tree is None or tree == ht.PartitionTree.flat(tree.n_leaves) for tree in org.initial_trees)
+
+
 THREADS = """
 import sys, numpy as np, torch, headtree as ht
 rng = np.random.default_rng(0)
 x, mask = rng.standard_normal((130, 12, 300)).astype(np.float32), rng.random((130, 12, 300)) < 0.4
+before, masked = rng.standard_normal((64, 40, 200)).astype(np.float32), rng.standard_normal((131, 33, 77))
 for n in (1, 2, 3):
     torch.set_num_threads(n)
+    ht.organize_array(before, ht.Questionnaire(n_iter=1))  # what ran before must not matter either
+    other = ht.organize_array(masked, ht.Questionnaire(n_iter=1), mask=masked < -1)
     org = ht.organize_array(x, ht.Questionnaire(n_iter=1), mask=mask)
     trees = [ht.PartitionTree.halving(k) for k in x.shape[1:]]
     d = ht.tree_emd(x, 0, trees, mask=mask)
-    print(hash(d.tobytes()), *(hash(a.tobytes()) for a in (*org.distances, *org.affinities)))
-    print(*(hash(t.labels.tobytes()) for t in org.trees))
+    found = *org.distances, *org.affinities, *other.distances, *other.affinities
+    print(hash(d.tobytes()), *(hash(a.tobytes()) for a in found))
+    print(*(hash(t.labels.tobytes()) for t in (*org.trees, *other.trees)))
 """
 
 

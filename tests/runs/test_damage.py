@@ -124,6 +124,20 @@ def test_a_saved_tensor_is_checked_too(tmp_path):
         ht.AttentionTensor.open(path)
 
 
+def test_text_that_is_nested_too_deeply_is_damage(tmp_path, copy):
+    """Python's JSON reader stops at that with an error of its own."""
+    nested = "[" * 100_000
+    path = tmp_path / "att"
+    ht.AttentionTensor.from_array(np.zeros((2, 3, 4))).save(path)
+    for name in ("attention/zarr.json", "zarr.json"):
+        (path / name).write_text(nested)
+        with pytest.raises(HeadtreeError, match="att"):
+            ht.AttentionTensor.open(path)
+    (copy / "run.json").write_text(nested)
+    with pytest.raises(HeadtreeError, match=r"run\.json cannot be read"):
+        ht.open_run(copy)
+
+
 # -- links and --force --------------------------------------------------------------------------------------------
 
 
@@ -141,6 +155,21 @@ def test_a_lock_that_is_a_link_is_refused(copy, precious):
     os.symlink(precious, copy / LOCK)
     with pytest.raises(NotARunError, match="is a link"):
         again(copy)
+
+
+def test_a_lock_that_becomes_a_link_once_it_is_locked_is_not_written_through(copy, precious, monkeypatch):
+    from filelock import FileLock
+
+    acquire = FileLock.acquire
+
+    def acquire_and_replace(self, *args, **options):
+        found = acquire(self, *args, **options)
+        (copy / LOCK).unlink()
+        os.symlink(precious, copy / LOCK)
+        return found
+
+    monkeypatch.setattr(FileLock, "acquire", acquire_and_replace)
+    again(copy)  # the fixture `precious` looks at the file
 
 
 @pytest.mark.parametrize("name", [WORK, "measured", "sections", "heads.csv", "attention.zarr"])

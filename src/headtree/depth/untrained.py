@@ -19,7 +19,7 @@ def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
     `reset_parameters`.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed % 2**63)
         config = getattr(model, "config", None)
         kind: Any = type(model)
         if facts.config_of(model) is not None and hasattr(kind, "_from_config"):

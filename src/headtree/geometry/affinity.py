@@ -285,22 +285,25 @@ def _centred(
     """Subtract from each slice the mean of the entries it has; missing entries stay 0.
 
     The computed mean of n entries is off by at most (n + 1) u times the mean of their absolute values, u being the
-    unit roundoff. A slice whose entries all differ from it by no more than that is constant, and becomes zero.
+    unit roundoff, and rounding it and the entries to their dtype changes each by at most the dtype's u. A slice
+    whose entries all differ from the mean by no more than that is constant, and becomes zero.
     """
     others = [i for i in range(values.ndim) if i != axis]
+    n_entries = values.numel() // values.shape[axis]
+    roundoff = (n_entries + 1) * torch.finfo(torch.float64).eps / 2 + torch.finfo(values.dtype).eps
     if isinstance(values, ScaledBlocks):
-        sums = torch.zeros(values.shape[axis], dtype=torch.float64, device=values.device)
+        sums, sizes, farthest = torch.zeros(3, values.shape[axis], dtype=torch.float64, device=values.device)
         for where, block in blocks_along(values, 0, 1):
-            part = block.double().sum(dim=others)
-            if axis == 0:
-                sums[where] = part
-            else:
-                sums += part
-        n_present = torch.full_like(sums, values.numel() / values.shape[axis])
+            here = where if axis == 0 else slice(None)
+            sums[here] += block.sum(dim=others, dtype=torch.float64)
+            sizes[here] += block.abs_().sum(dim=others, dtype=torch.float64)
+        n_present = torch.full_like(sums, n_entries)
         if missing is not None:
             n_present = missing.logical_not().sum(dim=others).clamp(min=1).to(values.device)
-        return values.shifted(axis, sums / n_present)
-    n_entries = values.numel() // values.shape[axis]
+        for where, block in blocks_along(values.shifted(axis, sums / n_present), 0, 1):
+            here = where if axis == 0 else slice(None)
+            farthest[here] = torch.maximum(farthest[here], block.abs_().amax(dim=others).double())
+        return values.shifted(axis, sums / n_present, farthest <= roundoff * sizes / n_present)
     present: int | Tensor = n_entries
     if missing is not None:
         present = missing.logical_not().sum(dim=others, keepdim=True).clamp(min=1).to(values.device)
@@ -310,7 +313,6 @@ def _centred(
     centred = values - mean.to(values.dtype)
     if missing is not None:
         centred.masked_fill_(_checks.unshared(missing).to(values.device), 0)
-    roundoff = ((n_entries + 1) * torch.finfo(torch.float64).eps + torch.finfo(values.dtype).eps) / 2
     is_constant = centred.abs().amax(dim=others, keepdim=True) <= roundoff * mean_size
     return centred.masked_fill_(is_constant, 0)
 

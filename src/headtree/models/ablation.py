@@ -75,7 +75,8 @@ def _whole_inputs(view: ModelView) -> Iterator[None]:
 def head_pairs(heads: Any) -> list[tuple[int, int]]:
     """Heads as (layer, head) pairs: a list of pairs or HeadIds, or a single one, which is no list."""
     items = [heads] if isinstance(heads, tuple) and _is_pair(heads) else heads
-    if isinstance(items, str) or not isinstance(items, Sequence | np.ndarray | set | frozenset):
+    is_several = isinstance(items, Sequence | set | frozenset) or (isinstance(items, np.ndarray) and items.ndim > 0)
+    if isinstance(items, str) or not is_several:
         raise InvalidTypeError(f"heads must be a list of pairs (layer, head), got {heads!r}")
     pairs = list(items)
     for pair in pairs:

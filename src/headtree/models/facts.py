@@ -141,6 +141,15 @@ def token_embedding(model: nn.Module) -> nn.Embedding | None:
     return max(tables, key=lambda table: table.num_embeddings, default=None)
 
 
+def vocabulary_size(model: nn.Module) -> int | None:
+    """Number of tokens that the model knows; None if it does not say."""
+    if config_of(model) is not None:
+        table = _method_result(model, "get_input_embeddings")
+        return table.num_embeddings if type(table) is nn.Embedding else None
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return tables[0].num_embeddings if len(tables) == 1 else None
+
+
 def _method_result(model: nn.Module, method: str) -> Any:
     """The result of a method that transformers models have; None if this model lacks or does not implement it."""
     function: Any = getattr(model, method, None)

@@ -358,6 +358,8 @@ def _check_batch(value: Any, name: str, i: int, is_text: bool) -> None:
         return
     shape = tuple(value.shape)
     where = f"inputs[{i}]" + (f"[{name!r}]" if name else "")
+    if value.layout != torch.strided:
+        raise InvalidTypeError(f"{where} must be a dense tensor, got one of layout {value.layout}; call to_dense()")
     if is_text and value.ndim == 1:
         raise InvalidValueError(
             f"{where} must have a batch axis, got shape {shape}; pass ids[None], whose shape is {(1, *shape)}"
@@ -399,6 +401,8 @@ def _ready_input(model: nn.Module, values: dict[str, Any], tokenizer: Any, about
     ):
         text = ids[0].tolist() if is_text else [0]
         values["decoder_input_ids"] = torch.tensor([[facts.decoder_start(model), *text[:-1]]])
+    if is_text:
+        _check_ids(model, ids, values)
     decoder = values.get("decoder_input_ids")
     return ModelInput(
         args,
@@ -410,6 +414,20 @@ def _ready_input(model: nn.Module, values: dict[str, Any], tokenizer: Any, about
         pixels=_pixels_of(values.get("pixel_values")),
         about=about,
     )
+
+
+def _check_ids(model: nn.Module, ids: Tensor, values: Mapping[str, Any]) -> None:
+    """Refuse ids that the model does not know; beside pictures or sounds they may stand for something else."""
+    n_known = facts.vocabulary_size(model)
+    has_other = any(isinstance(value, Tensor) and value.is_floating_point() for value in values.values())
+    if n_known is None or has_other or ids.numel() == 0 or ids.is_meta:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= n_known:
+        raise InvalidValueError(
+            f"inputs must contain ids of tokens from 0 to {n_known - 1}, got {low if low < 0 else high}; tokenize "
+            "the text for this model"
+        )
 
 
 def _pixels_of(values: Any) -> tuple[int, int] | None:

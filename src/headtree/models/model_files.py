@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from headtree._extras import require, require_packages
+from headtree._files import checked_path, exists
 from headtree._version import __version__
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.models.pruned_files import is_pruned, load_pruned
@@ -67,7 +68,8 @@ class ModelFiles:
     def _locate(self) -> None:
         """Find the folder or query the hub, and fail early if neither has the model."""
         require("models", "loading a model by name")
-        folder = Path(self.name).expanduser()
+        folder = checked_path(self.name).expanduser()
+        exists(folder)  # or an error with the cause if the system refuses the name
         if folder.is_dir() or is_gguf(folder):
             self.name = self._origin = str(folder)
             if self.revision is not None:

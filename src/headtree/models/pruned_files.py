@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headtree._extras import require
-from headtree._files import atomic, checked_path, exists, unusable, write_text
+from headtree._files import atomic, checked_path, exists, read_json, unusable, write_text
 from headtree._json import from_json, to_json
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.models.bundled.transformer_xl import TransformerXL, TransformerXLConfig
@@ -136,7 +136,7 @@ def load_pruned(folder: str | PathLike[str], model: nn.Module | None = None) -> 
 
 def is_pruned(folder: Path) -> bool:
     """Whether a folder holds a pruned model."""
-    return (folder / RECORD).is_file()
+    return exists(folder / RECORD) and (folder / RECORD).is_file()
 
 
 def _record(path: Path) -> Mapping[str, Any]:
@@ -145,7 +145,7 @@ def _record(path: Path) -> Mapping[str, Any]:
             f"folder must hold a pruned model, but {path} has no {RECORD}; make one with save_pruned"
         )
     try:
-        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+        record = read_json(path / RECORD)
     except OSError as error:
         raise unusable(path, "read", error) from error
     except ValueError as error:

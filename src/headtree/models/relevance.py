@@ -99,7 +99,12 @@ def _differentiable_run(prepared: PreparedInputs, item: ModelInput) -> tuple[lis
 def _explained_scalar(output: Any, target: Target, model: str) -> Tensor:
     """The scalar to explain."""
     if callable(target):
-        number = target(output)
+        try:
+            number = target(output)
+        except Exception as error:
+            raise InvalidTypeError(
+                f"target must be a function of the model's output, but it failed: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(number, Tensor) or number.numel() != 1 or not number.requires_grad:
             raise InvalidTypeError(
                 f"target must return a tensor with one element that depends on the model's weights, got {number!r}"

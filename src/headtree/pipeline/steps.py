@@ -129,8 +129,8 @@ def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Work
     settings, run = writer.record.settings, writer.run
     chosen, measures = settings["similarity"], settings["measures"]
     agreed: dict[str, Callable[[], Consensus]] = {}
-    # what has long calls to make, or is known already, comes first: workers need not wait for the rest
-    for kind in dict.fromkeys(("questionnaire", "function", "attention", chosen)):
+    # the longest call begins first: the other trees are made beside it
+    for kind in dict.fromkeys(("function", "questionnaire", "attention", chosen)):
         similarity = _similarity(kind, run, begin, workers, memory, is_chosen=kind == chosen)
         if isinstance(similarity, HeadSimilarity):
             agreed[kind] = workers.begin(partial(tasks.agreed, similarity, measures["bootstrap"], measures["seed"]))

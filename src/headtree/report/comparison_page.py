@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headtree._extras import require
-from headtree._files import checked_path, write_text
+from headtree._files import checked_path, exists, write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.words.comparison_words import (
     CHANGED_COLUMNS,
@@ -93,7 +93,7 @@ def write_comparison(comparison: Comparison, path: str | PathLike[str]) -> Path:
             f"comparison must be a Comparison, got {type(comparison).__name__}; pass what ht.compare(a, b) returns"
         )
     target = checked_path(path)
-    if target.is_dir():
+    if exists(target) and target.is_dir():
         raise InvalidValueError(
             f"path must name a file, but {target} is a folder; add a name such as comparison.html"
         )

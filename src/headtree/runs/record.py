@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headtree._files import exists, older_format
+from headtree._files import exists, older_format, read_json
 from headtree.errors import InvalidValueError
 
 FORMAT = "headtree.run/3"
@@ -118,7 +118,7 @@ def read_record(folder: Path) -> Record:
 def recorded_files(folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
     """Hashes that a run.json of any version lists, whether it is damaged or not, and the other files it names."""
     try:
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        content = read_json(folder / NAME)
         hashes = {str(name): str(hash_) for name, hash_ in content.get("files", {}).items()}
         named = [str(name) for step in content["steps"].values() for name in step["files"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -136,7 +136,7 @@ def _read(folder: Path) -> tuple[Path, dict[str, Any]]:
             "`headtree run` made"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         found = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotARunError(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headtree._files import write_text
+from headtree._files import read_json, write_text
 from headtree._json import from_json, to_json
 from headtree._version import __version__
 from headtree.runs.run import Run
@@ -32,7 +32,7 @@ def cached(path: Path, key: Any, kind: type[T], compute: Callable[[], T]) -> T:
     """
     origin = hashlib.sha256(json.dumps([key, __version__], sort_keys=True).encode()).hexdigest()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         if found["origin"] == origin:
             result: T = from_json(kind, found["result"])
             return result

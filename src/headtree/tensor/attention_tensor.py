@@ -472,7 +472,7 @@ def _names(labels: Any, name: str) -> tuple[str, ...]:
     """Labels as strings, as they come back from disk."""
     try:
         return tuple(map(str, labels.tolist() if isinstance(labels, Tensor) else labels))
-    except (TypeError, NotImplementedError):  # a tensor on the meta device has no entries
+    except (TypeError, NotImplementedError, RuntimeError):  # tensors without entries, or sparse ones
         raise InvalidTypeError(
             f"{name} must be a sequence of labels, one for each slice, got {labels!r}; pass a list of strings"
         ) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from headtree._extras import require
-from headtree._files import checked_path, exists, unusable
+from headtree._files import checked_path, exists, read_json, unusable
 from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 from headtree.tensor.plain_zarr import PlainZarr
@@ -212,7 +211,7 @@ def is_foreign_zarr(folder: Path) -> bool:
     if any(exists(folder / name) for name in (".zarray", ".zgroup")):
         return True
     try:
-        attributes = json.loads((folder / "zarr.json").read_text(encoding="utf-8")).get("attributes", {})
+        attributes = read_json(folder / "zarr.json").get("attributes", {})
         return not str(attributes.get("format", "")).startswith("headtree.")
     except (OSError, ValueError, AttributeError):
         return False  # what is wrong with it is said when it is opened

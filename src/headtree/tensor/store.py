@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headtree._files import atomic, checked_path, exists, older_format, unusable
+from headtree._files import atomic, checked_path, exists, older_format, read_json, unusable
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.stored_array import StoredArray
@@ -109,7 +109,7 @@ def _is_saved_tensor(target: Path) -> bool:
     if not any(target.iterdir()):
         return True
     try:
-        attributes = json.loads((target / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        attributes = read_json(target / "zarr.json")["attributes"]
         found = attributes["format"]
         inputs = json.loads(attributes["provenance"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headtree._files import older_format
+from headtree._files import older_format, read_json
 from headtree.errors import DamagedFileError, InvalidValueError
 
 _METADATA = "zarr.json"
@@ -128,7 +128,7 @@ def checked_group(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
-    metadata: dict[str, Any] = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+    metadata: dict[str, Any] = read_json(folder / _METADATA)
     return metadata
 
 

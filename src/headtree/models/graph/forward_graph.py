@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from headtree.errors import InvalidTypeError
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching.probe import arguments
@@ -378,7 +379,12 @@ def trace(
             contexts.enter_context(implementation(model, "eager"))
         for context in (unfused(), stack.watching(), unchanged(model), recorder):
             contexts.enter_context(context)
-        output = model(*args, **kwargs, **options)
+        try:
+            output = model(*args, **kwargs, **options)
+        except TypeError as error:
+            raise InvalidTypeError(
+                f"model {type(model).__name__} does not take these inputs: {error}; pass a model of the same kind"
+            ) from error
     logits = logits_of(output)
     reported = tuple(map(recorder.refs.get, reported_layers(output))) if reporting else ()
     modules = {key: recorder.refs[tensor] for key, tensor in outputs.items() if tensor in recorder.refs}

@@ -104,7 +104,7 @@ def make_plan(model: nn.Module, item: ModelInput) -> AttentionPlan:
             first = _FirstRun(model, short)
             if not first.changes:
                 return _plan_on(model, first)
-        except (RuntimeError, ValueError, IndexError):
+        except (RuntimeError, ValueError, IndexError, TypeError):
             pass  # some models need more tokens
     try:
         return _plan_on(model, _FirstRun(model, item))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from headtree import _checks
-from headtree._files import checked_path, write_text
+from headtree._files import checked_path, exists, write_text
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.report.words.slice_words import UNITS
 from headtree.tensor.attention_tensor import Kind
@@ -88,7 +88,7 @@ def write_report(run: Run, path: str | PathLike[str], *, budget: int = BUDGET) -
     'page.html'
     """
     target = checked_path(path)
-    if target.is_dir():
+    if exists(target) and target.is_dir():
         raise InvalidValueError(
             f"path must name a file, but {target} is a folder; write to {target / 'report.html'}"
         )
