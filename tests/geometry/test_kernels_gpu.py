@@ -40,6 +40,7 @@ for n, n_features in sizes:
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=1e-6)
         assert not ours[theirs == 0].any()
     assert kernels_gpu.features_side_by_side(n, 7, x.dtype, x.device).stride(1) < n + 16
+assert not kernels_gpu.pairwise_l1(torch.ones(3, 0, device=device)).any()
 print("as cdist has it")
 x = torch.randn(3, 5, 70, device=device)
 for hidden in (None, torch.rand(1, 5, 70) < 0.4, torch.rand(3, 5, 1) < 0.4):

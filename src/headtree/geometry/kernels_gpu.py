@@ -63,6 +63,8 @@ def pairwise_l1(
     """
     n, n_features = features.shape
     n_rows = n if n_first is None else n_first
+    if n_features == 0:
+        return torch.zeros(n_rows, n, dtype=torch.float64, device=features.device)
     n_bands, n_padded = -(-n_rows // _TILE_ROWS), -(-n // _TILE_COLUMNS) * _TILE_COLUMNS
     if not _can_be_read(features, n_padded):
         features = features_side_by_side(n, n_features, features.dtype, features.device).copy_(features)
