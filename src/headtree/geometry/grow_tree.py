@@ -104,12 +104,26 @@ def join_clusters(
     else:
         # most clusters find a partner among the nearest pairs, so only the remaining clusters' pairs are sorted too
         trials = []
-        for near in (rounded <= nearest, rounded > nearest):
-            left = np.flatnonzero(near & (rounded < median) & state[2][:, None])
-            values = rounded.ravel()[left]
-            order = np.argsort(values, kind="stable")
-            trials.append(join_in_order(left[order], values[order], median / tree_constant, *state))
+        flat = rounded.ravel()
+        every_near = np.flatnonzero((rounded <= nearest) & (rounded < median))
+        trials.append(_joined_in_order(every_near, flat, median / tree_constant, state))
+        left = np.flatnonzero(state[2])
+        some = rounded[left]
+        row, column = np.nonzero((some > nearest) & (some < median))
+        trials.append(_joined_in_order(left[row] * n + column, flat, median / tree_constant, state))
     return np.unique(state[0], return_inverse=True)[1], np.concatenate(trials)
+
+
+def _joined_in_order(
+    pairs: Int[np.ndarray, " pair"],
+    distances: Float[np.ndarray, " all_pairs"],
+    limit: float,
+    state: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> Int[np.ndarray, "trial 4"]:
+    """Join some pairs by distance, row and column."""
+    values = distances[pairs]
+    order = np.argsort(values, kind="stable")
+    return np.asarray(join_in_order(pairs[order], values[order], limit, *state))
 
 
 def binary_tree(affinity: Any, balance: float = 1.0, rng: int | np.random.Generator | None = 0) -> PartitionTree:
