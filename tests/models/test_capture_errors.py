@@ -52,7 +52,7 @@ def test_exactly_one_kind_of_input_is_given(bert):
         ({"inputs": []}, "inputs must be a list of arguments for the model"),
         ({"inputs": [{"input_ids": [1, 2]}]}, r"inputs\[0\] must contain tensors"),
         ({"inputs": {"input_ids": torch.zeros(1, 65).long()}}, "65 tokens, but the model's context is 64"),
-        ({"inputs": {"input_ids": torch.full((1, 4), 999)}}, "the model fails on the first input"),
+        ({"inputs": {"input_ids": torch.full((1, 4), 999)}}, "ids of tokens from 0 to 63, got 999"),
         ({"inputs": {"pixel_values": torch.zeros(1, 4)}}, "fails on the first input.*BertModel.forward"),
         ({"inputs": zoo.ALL["bert"].read(), "tokens": 4}, "tokens applies to texts"),
         ({"inputs": {"input_ids": torch.tensor([1, 2, 3])}}, r"must have a batch axis, got .*shape is \(1, 3\)"),
