@@ -9,6 +9,8 @@ import numba
 import numpy as np
 from jaxtyping import Float, Int
 
+from headtree.geometry.order_statistics import median
+
 #: A squared norm below this part of the largest is rounding: the item equals the mean item.
 _IS_MEAN = 1e-10
 
@@ -172,7 +174,7 @@ def _affinity_of_similarity(total):  # type: ignore[no-untyped-def]
             pairs[i] = total[row, column]
             i += 1
     largest = pairs.max()
-    width = largest - np.median(pairs)
+    width = largest - median(pairs)
     if width <= 0:
         width = 1.0
     for row in range(n):

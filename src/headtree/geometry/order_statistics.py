@@ -1,10 +1,12 @@
-"""Entries of given ranks of a large tensor, on any device."""
+"""Entries of given ranks: of a large tensor on any device, and the median inside compiled kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import numba
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -12,6 +14,9 @@ from torch import Tensor
 #: Entries up to which all are sorted, and entries of the sample that tells beyond that which need be.
 _SORTED_WHOLE = 1 << 25
 _SAMPLED = 1 << 20
+
+#: Bins among which the middle of many numbers is looked for.
+_BINS = 1024
 
 
 def order_statistics(values: Float[Tensor, " entry"], ranks: Sequence[int]) -> list[float]:
@@ -37,3 +42,37 @@ def _statistic(values: Float[Tensor, " entry"], rank: int, sample: Float[Tensor,
         if n_below <= rank < n_below + len(between):
             return float(between.sort().values[rank - n_below])
     return float(values.sort().values[rank])
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def median(values):  # type: ignore[no-untyped-def]
+    """numpy's median of finite numbers, for kernels.
+
+    Only the numbers in the bins around the middle are sorted. A selection compares all of them, and no processor
+    can predict how these comparisons come out.
+    """
+    n, low, high = len(values), values.min(), values.max()
+    scale = _BINS / (high - low)
+    if not 0 < scale < np.inf:  # all equal, or too close together or far apart for bins
+        return np.median(values)
+    bins = np.empty(n, dtype=np.int32)
+    for i in range(n):
+        bins[i] = np.int32((values[i] - low) * scale)
+    counts = np.zeros(_BINS + 1, dtype=np.int64)
+    for i in range(n):
+        counts[bins[i]] += 1
+    first, n_below = 0, 0
+    while n_below + counts[first] <= (n - 1) // 2:
+        n_below += counts[first]
+        first += 1
+    last, n_with = first, n_below + counts[first]
+    while n_with <= n // 2:
+        last += 1
+        n_with += counts[last]
+    between, found = np.empty(n_with - n_below), 0
+    for i in range(n):
+        if first <= bins[i] <= last:
+            between[found] = values[i]
+            found += 1
+    between.sort()
+    return (between[(n - 1) // 2 - n_below] + between[n // 2 - n_below]) / 2

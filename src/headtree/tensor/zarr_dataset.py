@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,16 +107,36 @@ def open_group(
             older_format(path, found, format_name)
             or f"{path} is Zarr, but not {what} (format {found!r} instead of {format_name!r}); {remedy}"
         )
-    return checked_group(path, metadata)
+    return checked_group(path)
 
 
-def checked_group(path: Path, metadata: Mapping[str, Any] | None = None) -> Any:
-    """A group that `finish` finished, once its metadata agree with their checksum."""
+def checked_group(path: Path) -> Any:
+    """A group that `finish` finished, once its metadata agree with their checksum.
+
+    Opening takes longer than reading a small array, so a group is opened again only if its files have changed.
+    """
+    content = (path / _METADATA).read_bytes()
+    files = sorted((name, _stamp(path / name / _METADATA)) for name in os.listdir(path))
+    return _checked_group(path, content, tuple(files))
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """What changes when a file is written again; nothing if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _checked_group(path: Path, content: bytes, files: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
+    """The group in a folder with these metadata."""
     import zarr
 
     from headtree.tensor.checked_store import REMEDY, CheckedStore
 
-    metadata = _read_metadata(path) if metadata is None else metadata
+    metadata = _read_metadata(path)
     if metadata["attributes"].get(_CHECKSUM) != _checksum(metadata):
         raise DamagedFileError(f"{path / _METADATA} is damaged: its checksum does not match; {REMEDY}")
     for name, expected in metadata["consolidated_metadata"]["metadata"].items():
