@@ -46,7 +46,7 @@ def _statistic(values: Float[Tensor, " entry"], rank: int, sample: Float[Tensor,
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
 def median(values):  # type: ignore[no-untyped-def]
-    """numpy's median of finite numbers, for kernels.
+    """The median of finite numbers as numpy has it, for kernels.
 
     Only the numbers in the bins around the middle are sorted. A selection compares all of them, and no processor
     can predict how these comparisons come out.

@@ -17,7 +17,7 @@ from headtree.errors import DamagedFileError, InvalidValueError
 from headtree.questionnaire.landmarks import Landmarks
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
-from headtree.tensor.zarr_dataset import Variable, create, finish, new_array, open_group, put
+from headtree.tensor.zarr_dataset import SmallArrays, Variable, create, finish, new_array, open_group, put
 from headtree.trees.tree import PartitionTree
 
 FORMAT = "headtree.run.organization/4"
@@ -221,13 +221,14 @@ def read_part(file: Path) -> Organization:
     return _organization(rows.__getitem__, about["axes"], rows.keys(), about["settings"], about["status"])
 
 
-def read_organization(path: Path, i: int) -> Organization:
-    """The organization of one input."""
+def read_organization(path: Path, i: int, arrays: SmallArrays | None = None) -> Organization:
+    """The organization of one input; `arrays` are those that an earlier call has read."""
     group = open_group(path, FORMAT)
+    known = (arrays or SmallArrays()).of(group)
     settings = json.loads(str(group.attrs["settings"]))
     status = json.loads(str(group.attrs["status"]))[i]
     names = list(map(str, group.attrs["axes"]))
-    return _organization(lambda key: np.asarray(group[key][i]), names, set(group.array_keys()), settings, status)
+    return _organization(lambda key: known.row(key, i), names, set(group.array_keys()), settings, status)
 
 
 def _organization(

@@ -31,7 +31,7 @@ from headtree.tensor.attention_tensor import AttentionTensor
 from headtree.tensor.slice_names import HEAD, reduction_of, slices_of
 from headtree.tensor.store import open_tensor
 from headtree.tensor.stored_array import StoredArray
-from headtree.tensor.zarr_dataset import open_group
+from headtree.tensor.zarr_dataset import SmallArrays, open_group
 
 ARRAY_FORMAT = "headtree.run.array/2"
 
@@ -111,7 +111,8 @@ class Run:
                 f"{self.path} is a run of an array and has no attention; its array is run.array"
             )
         path = self._file("attention.zarr", "capture")
-        return LazySequence(self.n_inputs, lambda i: open_tensor(path, i))
+        labels = SmallArrays()
+        return LazySequence(self.n_inputs, lambda i: open_tensor(path, i, labels))
 
     @cached_property
     def values(self) -> LazySequence[AttentionTensor]:
@@ -139,7 +140,8 @@ class Run:
     def organization(self) -> LazySequence[Organization]:
         """Trees, affinities and coordinates of each input."""
         path = self._file("organization.zarr", "organize")
-        return LazySequence(self.n_inputs, lambda i: read_organization(path, i))
+        trees = SmallArrays()
+        return LazySequence(self.n_inputs, lambda i: read_organization(path, i, trees))
 
     @cached_property
     def similarities(self) -> AttrMapping[Consensus]:

@@ -23,7 +23,16 @@ from headtree._files import atomic, checked_path, exists, older_format, read_jso
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.stored_array import StoredArray
-from headtree.tensor.zarr_dataset import Variable, create, finish, new_array, open_group, put, texts
+from headtree.tensor.zarr_dataset import (
+    SmallArrays,
+    Variable,
+    create,
+    finish,
+    new_array,
+    open_group,
+    put,
+    texts,
+)
 
 FORMAT = "headtree.attention/4"
 _AXES = ("input", "head", "query", "key")
@@ -57,15 +66,21 @@ def save_tensor(att: AttentionTensor, path: str | os.PathLike[str], *, half: boo
         raise unusable(target, "written", error) from error
 
 
-def open_tensor(path: str | os.PathLike[str], input: int | None = None) -> AttentionTensor:
-    """Read the labels of one input; its values and mask stay on disk."""
+def open_tensor(
+    path: str | os.PathLike[str], input: int | None = None, arrays: SmallArrays | None = None
+) -> AttentionTensor:
+    """Read the labels of one input; its values and mask stay on disk.
+
+    `arrays` are labels that an earlier call has read.
+    """
     target = checked_path(path)
     if not exists(target):
         raise InvalidValueError(f"path must name a saved tensor, but {target} does not exist; check the spelling")
     remedy = "open it with xarray and pass its array to AttentionTensor.from_array"
     group = open_group(target, FORMAT, "a tensor that headtree saved", remedy)
     try:
-        return _read(target, group, _checked_input(target, int(group["n_query"].shape[0]), input))
+        number = _checked_input(target, int(group["n_query"].shape[0]), input)
+        return _read(target, group, (arrays or SmallArrays()).of(group), number)
     except (KeyError, OSError) as error:
         raise InvalidValueError(f"{target} cannot be read: it lacks {error}; save it again") from error
 
@@ -187,25 +202,25 @@ def join_attention(folder: Path, parts: Sequence[Path], identity: str) -> None:
     write_attention(folder, tensors, identity, like=parts[int(np.argmax(sizes))], link=True)
 
 
-def _read(target: Path, group: Any, i: int) -> AttentionTensor:
-    layers, numbers = group["layer"][:], group["place"][:]
-    n_queries, n_keys = int(group["n_query"][i]), int(group["n_key"][i])
+def _read(target: Path, group: Any, labels: SmallArrays, i: int) -> AttentionTensor:
+    layers, numbers = labels.whole("layer"), labels.whole("place")
+    n_queries, n_keys = int(labels.row("n_query", i)), int(labels.row("n_key", i))
 
     def stored(name: str) -> StoredArray:
         shape = (len(layers), n_queries, n_keys)
         identity = str(group.attrs["identity"])
         return StoredArray(target.resolve(), name, identity, shape, np.dtype(group[name].dtype), i)
 
-    has_mask = "mask" in group and bool(group["is_masked"][i])
+    has_mask = "mask" in group and bool(labels.row("is_masked", i))
     return AttentionTensor(
         values=stored("attention"),
         heads=tuple(HeadId(int(layer), int(number)) for layer, number in zip(layers, numbers, strict=True)),
-        queries=tuple(map(str, group["query_token"][i, :n_queries])),
-        keys=tuple(map(str, group["key_token"][i, :n_keys])),
+        queries=tuple(map(str, labels.row("query_token", i)[:n_queries])),
+        keys=tuple(map(str, labels.row("key_token", i)[:n_keys])),
         kind=str(group.attrs["kind"]),  # type: ignore[arg-type]
         mask=stored("mask") if has_mask else None,
         provenance=json.loads(str(group.attrs["provenance"]))[i],
-        sinks=np.asarray(group["sink"][i]) if "sink" in group else None,
+        sinks=labels.row("sink", i).copy() if "sink" in group else None,
     )
 
 

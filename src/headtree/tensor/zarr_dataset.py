@@ -23,6 +23,8 @@ from headtree.errors import DamagedFileError, InvalidValueError
 _METADATA = "zarr.json"
 #: Attribute of a group with the SHA-256 of its metadata.
 _CHECKSUM = "sha256"
+#: Entries up to which an array is read as a whole and remembered.
+_SMALL = 1 << 17
 
 
 class Variable(NamedTuple):
@@ -147,6 +149,37 @@ def _checked_group(path: Path, content: bytes, files: tuple[tuple[str, tuple[int
         if found != expected:
             raise DamagedFileError(f"{path / name / _METADATA} is gone or damaged; {REMEDY}")
     return zarr.open_group(CheckedStore(path, read_only=True), mode="r")
+
+
+class SmallArrays:
+    """The small arrays of a dataset, each read as a whole, once: every read has a price of its own."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
+        self._known: dict[str, np.ndarray[Any, Any]] = {}
+
+    def of(self, group: Any) -> SmallArrays:
+        """These; forgotten if the group is another one by now, since its files have changed."""
+        if group is not self._group:
+            self._group, self._known = group, {}
+        return self
+
+    def whole(self, name: str) -> np.ndarray[Any, Any]:
+        """An array of the group."""
+        if name in self._known:
+            return self._known[name]
+        array = self._group[name]
+        found = np.asarray(array[...])
+        if array.size <= _SMALL:
+            found.flags.writeable = False
+            self._known[name] = found
+        return found
+
+    def row(self, name: str, i: int) -> np.ndarray[Any, Any]:
+        """Row i of an array of the group; of a large array, only that row is read."""
+        if name not in self._known and self._group[name].size > _SMALL:
+            return np.asarray(self._group[name][i])
+        return np.asarray(self.whole(name)[i])
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
