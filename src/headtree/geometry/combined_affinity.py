@@ -50,13 +50,13 @@ class InputMatrices:
         return InputMatrices(np.ascontiguousarray(self.parts[:, chosen]), self.is_kernel)
 
     def of_items(self, items: Sequence[Sequence[int]]) -> InputMatrices:
-        """The mean of every matrix over the leaves of two items, which are sets of leaves."""
-        mean = np.zeros((len(items), self.n_leaves))
-        for row, leaves in zip(mean, items, strict=True):
-            row[list(leaves)] = 1 / len(leaves)
-        between = mean @ self.parts @ mean.T
-        between = (between + between.swapaxes(2, 3)) / 2  # the products are symmetric only up to rounding
-        return InputMatrices(np.ascontiguousarray(between), self.is_kernel)
+        """The mean of every matrix over the leaves of two items, which are disjoint sets of leaves."""
+        item_of_leaf, size = np.full(self.n_leaves, -1), np.array([len(leaves) for leaves in items])
+        for item, leaves in enumerate(items):
+            item_of_leaf[list(leaves)] = item
+        between = _sums_between(self.parts, item_of_leaf, len(items)) / np.outer(size, size)
+        between = (between + between.swapaxes(2, 3)) / 2  # the sums are symmetric only up to rounding
+        return InputMatrices(between, self.is_kernel)
 
     def relabelled(self, orders: Int[np.ndarray, "input item"]) -> InputMatrices:
         """Some leaves of every input, in an order of its own."""
@@ -66,6 +66,23 @@ class InputMatrices:
         if weights is None:
             return np.full(self.n_inputs, 1 / self.n_inputs)
         return np.ascontiguousarray(weights, dtype=np.float64)
+
+
+@numba.njit(cache=True, error_model="numpy", nogil=True)
+def _sums_between(parts, item_of_leaf, n_items):  # type: ignore[no-untyped-def]
+    """Sums of every matrix over the leaves of two items; leaves in no item have -1."""
+    n_parts, n_inputs, n, _ = parts.shape
+    found = np.zeros((n_parts, n_inputs, n_items, n_items))
+    for part in range(n_parts):
+        for i in range(n_inputs):
+            for a in range(n):
+                if item_of_leaf[a] < 0:
+                    continue
+                row, sums = parts[part, i, a], found[part, i, item_of_leaf[a]]
+                for b in range(n):
+                    if item_of_leaf[b] >= 0:
+                        sums[item_of_leaf[b]] += row[b]
+    return found
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
