@@ -95,6 +95,7 @@ KNOWN = {
         "(first + second).div_(3)": "a factor of products and squares, which cancels",
         "missing.narrow(same, 1, 1)": _SAME_MASK,
         "keepdim=True) < roundoff * mean_size": _EDGE,
+        "farthest < roundoff * sizes": "on the bound, a slice is all zero already",
         "roundoff = ((n_entries + 2)": _LARGER,
         "squares <= 1.5e-12": _LARGER,
         "n = products.shape[1]": "the matrix is square",
@@ -153,6 +154,9 @@ KNOWN = {
         "own is None and pairs is None": "for the type checker: none of them is None",
         "-1.5 if math.isnan(d)": "tree distances are not negative",
     },
-    "trees/compare.py": {"nogil=False": "only how many threads work at a time"},
+    "trees/compare.py": {
+        "nogil=False": "only how many threads work at a time",
+        "_LEAVES_AT_A_TIME = 65": "how leaves are divided between threads",
+    },
     "runs/checksums.py": {"len(path.parts) + 2)": "looks at the whole path twice"},
 }

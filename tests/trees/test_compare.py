@@ -34,6 +34,23 @@ def test_is_zero_exactly_for_the_same_folders(a, b):
     assert (tree_distance(a, b) == 0) == (folders[0] == folders[1])
 
 
+def test_many_leaves_are_compared_in_bands():
+    """Three bands of leaves, the last one cut short."""
+    rng, n = np.random.default_rng(0), 150
+    trees = []
+    for _ in range(2):
+        coarse = rng.integers(0, 7, n)
+        levels = [np.zeros(n, int), coarse, coarse * 9 + rng.integers(0, 9, n), np.arange(n)]
+        trees.append(PartitionTree(np.stack(levels)))
+    meeting = np.full((2, n, n), n)
+    for found, tree in zip(meeting, trees, strict=True):
+        for labels in tree.labels:
+            size = np.broadcast_to(np.bincount(labels)[labels], (n, n))
+            np.copyto(found, size, where=labels == labels[:, None])
+    expected = np.abs(meeting[0] - meeting[1]).sum() / n / (n * (n - 1))
+    assert tree_distance(*trees) == pytest.approx(expected, rel=1e-14)
+
+
 @given(partition_trees(1, 8))
 def test_does_not_see_repeated_levels(tree):
     assert tree_distance(PartitionTree(np.repeat(tree.labels, 2, axis=0)), tree) == 0
