@@ -1,5 +1,6 @@
 import os
 import threading
+import time
 
 import numba
 import numpy as np
@@ -122,3 +123,27 @@ def test_blocks_of_sleeping_threads_may_overlap():
     finally:
         may_leave.set()
         torch.set_num_threads(before)
+
+
+def test_blocks_of_sleeping_threads_may_contain_each_other():
+    """The inner block must not wake the threads that the outer one has put to sleep."""
+    torch.set_num_threads(2)
+    with sleeping_threads():
+        with sleeping_threads():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+def test_a_thread_of_the_pool_stays_alone_after_a_block():
+    torch.set_num_threads(2)
+    found = [0, 0]
+
+    def task(i):
+        with sleeping_threads():
+            time.sleep(0.05)  # long enough for the other thread to take the other task
+        found[i] = (threading.current_thread().name, torch.get_num_threads())
+
+    for_each_task(task, 2)
+    for name, n_threads in found:
+        assert n_threads == (1 if name.startswith("headtree") else 2)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Barrier, Lock
+from threading import Barrier, Lock, local
 from typing import Any, TypeVar
 
 import torch
@@ -81,6 +81,16 @@ class _Resting:
     others: Any = None  #: gives numpy's and scipy's threads back
 
 
+class _Own(local):
+    """What a Python thread has for itself: how many blocks it is in, and the number of threads after the last."""
+
+    n_blocks = 0
+    n_threads: int | None = None  #: None for the number before the first block of any thread
+
+
+_OWN = _Own()
+
+
 @lru_cache(maxsize=1)
 def _other_libraries() -> Any:
     """The threads of numpy's and scipy's libraries of linear algebra."""
@@ -95,13 +105,14 @@ def sleeping_threads() -> Iterator[None]:
     """Let torch, numpy and scipy use one thread in this block, but `for_each_task` as many as before.
 
     Their own threads spin while they wait for each other. On a machine that is busy with other programs, small
-    problems then take many times as long. Blocks may overlap, in several Python threads.
+    problems then take many times as long. Blocks may overlap, in several Python threads, and contain each other.
     """
     with _Resting.lock:
         if _Resting.n_blocks == 0:
             _Resting.n_threads = torch.get_num_threads()
             _Resting.others = _other_libraries().limit(limits=1)
         _Resting.n_blocks += 1
+        _OWN.n_blocks += 1
         torch.set_num_threads(1)
     try:
         yield
@@ -110,7 +121,9 @@ def sleeping_threads() -> Iterator[None]:
             _Resting.n_blocks -= 1
             if _Resting.n_blocks == 0:
                 _Resting.others.restore_original_limits()
-            torch.set_num_threads(_Resting.n_threads)  # of this thread: OpenMP counts them for each Python thread
+            _OWN.n_blocks -= 1
+            if _OWN.n_blocks == 0:  # of this thread: OpenMP counts them for each Python thread
+                torch.set_num_threads(_OWN.n_threads or _Resting.n_threads)
 
 
 @contextmanager
@@ -126,6 +139,7 @@ def one_thread() -> Iterator[None]:
 
 def _use_one_thread() -> None:
     """Let torch use one thread in the calling Python thread, for good."""
+    _OWN.n_threads = 1
     torch.set_num_threads(1)
     torch.get_num_threads()  # settles it: until a thread has asked, it takes the number of others
 
