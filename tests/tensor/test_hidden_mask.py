@@ -35,6 +35,36 @@ def test_a_mask_in_numbers_is_refused_and_the_line_makes_the_right_mask(number, 
     ht.head_similarity(ht.AttentionTensor.from_array(x, mask=mask))
 
 
+@pytest.mark.parametrize("number", [-1e4, -1e9, np.finfo(np.float32).min])
+def test_the_line_for_a_window_hides_all_that_the_window_does(number):
+    """Its causal half alone would leave the rest to count as scores, and is refused too."""
+    hidden = future_keys(12, 12).numpy() | np.tri(12, k=-4, dtype=bool)
+    x = np.where(hidden, number, np.random.default_rng(0).standard_normal((3, 12, 12))).astype(np.float32)
+    for mask in (None, future_keys(12, 12)):
+        att = ht.AttentionTensor.from_array(x, mask=mask)
+        for call in (att.centred, lambda att=att: ht.head_similarity(att, "questionnaire")):
+            with pytest.raises(ht.HeadtreeError, match="large negative numbers") as error:
+                call()
+    mask = eval(str(error.value).rsplit("mask=", 1)[1])
+    np.testing.assert_array_equal(mask, np.broadcast_to(hidden, x.shape))
+    ht.head_similarity(ht.AttentionTensor.from_array(x, mask=mask), "questionnaire")
+
+
+def test_padding_on_the_left_does_not_hide_a_causal_mask():
+    x = masked_by_numbers(-1e9)
+    x[:, :, :2] = -1e9
+    with pytest.raises(ht.HeadtreeError, match="causal mask") as error:
+        ht.head_similarity(ht.AttentionTensor.from_array(x))
+    assert "x <= x.max" in str(error.value)
+
+
+def test_scores_of_any_size_are_scores():
+    """Also beside a mask, and where one key has nearly all attention."""
+    for x in (np.full((2, 8, 8), 1e20), 1e6 * scores(2, 8, 8), np.tile(1e4 * np.eye(8), (2, 1, 1))):
+        for mask in (None, future_keys(8, 8)):
+            ht.AttentionTensor.from_array(x, mask=mask).centred()
+
+
 def test_a_mask_in_the_numbers_of_some_heads_and_on_disk(tmp_path):
     x = masked_by_numbers(-1e5, heads=slice(1, 2))
     ht.AttentionTensor.from_array(x).save(tmp_path / "a.zarr")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -168,6 +168,7 @@ class ModelFiles:
                 f"and would be random, the first {missing[0]!r}; load the model with the class it was saved from, "
                 "and pass the module"
             )
+        _zero(model, info["missing_keys"])
         return model.eval() if device is None else model.eval().to(device)  # type: ignore[no-any-return]
 
     def load_with_head(self, loaded: nn.Module) -> nn.Module | None:
@@ -189,6 +190,7 @@ class ModelFiles:
         model, info = self._guarded("model", load)
         if any("pooler" not in key for key in info["missing_keys"]):
             return None
+        _zero(model, info["missing_keys"])
         return model.eval() if number is None else model.eval().to(number.device)  # type: ignore[no-any-return]
 
     def load_tokenizer(self) -> Any:
@@ -262,6 +264,15 @@ class ModelFiles:
     def _quietly(self, function: Callable[..., _T], *args: Any) -> _T:
         with _quiet_transformers():
             return function(*args)
+
+
+def _zero(model: nn.Module, names: Iterable[str]) -> None:
+    """Set weights that are not in the files, those of a pooler, to 0: random ones would differ in every process."""
+    weights = model.state_dict()
+    with torch.no_grad():
+        for name in names:
+            if name in weights:
+                weights[name].zero_()
 
 
 def is_gguf(path: Path) -> bool:

@@ -1,9 +1,9 @@
-"""Scores of a causal model whose mask got lost, so that future keys would count."""
+"""Scores whose mask got lost or is held by large negative numbers, so that hidden keys would count."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool
@@ -17,23 +17,34 @@ if TYPE_CHECKING:
 #: How far below the largest score of their row numbers are that stand for a mask: models add -1e4, -1e9 or -inf to
 #: scores, which may be negative all along a row.
 _FAR_BELOW = 5e3
+#: A mask of all such numbers among the scores x, in Python.
+_ALL_FAR_BELOW = f"x <= x.max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f}"
 
 
 def check_future_keys(att: AttentionTensor) -> None:
-    """Refuse scores that hold a causal mask as large negative numbers; warn if a captured mask was taken away."""
+    """Refuse scores that hold a mask as large negative numbers; warn if a captured mask was taken away."""
     if att.kind != "scores":
         return
     _, n_queries, n_keys = att.shape
     future = future_keys(n_queries, n_keys)
-    # the first query sees least: only if all that it must not see is far below is the rest of a head read
-    for head in torch.nonzero(_is_hidden(att, slice(None), slice(0, 1), future[:1])).flatten().tolist():
+    # only if all that one query must not see is far below is the rest of a head read; padding is at either end
+    first = 3 * (n_queries - 1) // 4
+    one = slice(first, first + 1)
+    for head in torch.nonzero(_is_hidden(att, slice(None), one, future[one])).flatten().tolist():
         if _is_hidden(att, slice(head, head + 1), slice(None), future):
-            diagonal = 1 + n_keys - n_queries
             raise InvalidValueError(
                 f"the scores of head {att.heads[head]} hold a causal mask as large negative numbers, which would "
                 "count as scores; pass the mask itself when you make the tensor: "
-                f"mask=np.triu(np.ones(({n_queries}, {n_keys}), bool), {diagonal})"
+                f"mask={_words(att, slice(head, head + 1), future)}"
             )
+    if att.mask is not None:
+        last = slice(n_queries - 1, n_queries)
+        for head in torch.nonzero(_is_half_masked(att, slice(None), last)).flatten().tolist():
+            if _is_half_masked(att, slice(head, head + 1), slice(None)):
+                raise InvalidValueError(
+                    f"the scores of head {att.heads[head]} hold large negative numbers that stand for a mask where "
+                    f"the mask given hides nothing, and would count as scores; hide them too: mask={_ALL_FAR_BELOW}"
+                )
     if att.mask is None and att.provenance.get("causal") and future.any():
         warnings.warn(
             "these scores were captured from a causal model, but their mask is missing, so keys after the query "
@@ -48,14 +59,57 @@ def future_keys(n_queries: int, n_keys: int) -> Bool[Tensor, "query key"]:
     return torch.ones(n_queries, n_keys, dtype=torch.bool).triu(1 + n_keys - n_queries)
 
 
+def _present(att: AttentionTensor, heads: slice, queries: slice) -> tuple[Tensor, Bool[Tensor, "head query key"]]:
+    """Scores of some heads and queries, and where there are any."""
+    scores = att.block(heads=heads, queries=queries).double()
+    if att.mask is None:
+        return scores, torch.ones_like(scores, dtype=torch.bool)
+    return scores, ~torch.as_tensor(att.mask[heads, queries])
+
+
 def _is_hidden(
     att: AttentionTensor, heads: slice, queries: slice, future: Bool[Tensor, "query key"]
 ) -> Bool[Tensor, " head"]:
-    """Whether all future keys of each head are present, and far below the largest score of their row."""
-    scores = att.block(heads=heads, queries=queries).double()
+    """Whether all future keys of each head are present, and far below the largest score of their row.
+
+    Rows that are far below the others as a whole, as those of padding, say nothing. If earlier keys are far below
+    the largest score as well, this is attention to one key.
+    """
+    scores, present = _present(att, heads, queries)
     if not future.any() or future.all(dim=1).any():
         return torch.zeros(len(scores), dtype=torch.bool)
-    missing: Any = False if att.mask is None else torch.as_tensor(att.mask[heads, queries])
-    largest = scores.masked_fill(future | missing, -torch.inf).amax(dim=2, keepdim=True)
-    far = (scores <= largest - _FAR_BELOW) & largest.isfinite()
-    return ((far & ~torch.as_tensor(missing)) | ~future).all(dim=2).all(dim=1)
+    allowed = present & ~future
+    largest = scores.masked_fill(~allowed, -torch.inf).amax(dim=2, keepdim=True)
+    far = largest.isfinite() & (largest - scores >= _FAR_BELOW)
+    is_asked = future & (largest.amax(dim=1, keepdim=True) - largest < _FAR_BELOW)
+    is_far = ((far & present) | ~is_asked).flatten(1).all(dim=1) & is_asked.flatten(1).any(dim=1)
+    has_two_near = ((allowed & ~far).sum(dim=2) > 1).any(dim=1) | (allowed.sum(dim=2) < 2).all(dim=1)
+    return is_far & has_two_near
+
+
+def _is_half_masked(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor, " head"]:
+    """Whether each row falls into scores near its largest and others far below, which are nearly equal.
+
+    Some rows may have none that are far below. One that has some has two that are near.
+    """
+    scores, present = _present(att, heads, queries)
+    largest = scores.masked_fill(~present, -torch.inf).amax(dim=2, keepdim=True)
+    far = present & (largest - scores >= _FAR_BELOW)
+    near = present & ~far
+    has_far = far.any(dim=2)
+    highest = scores.masked_fill(~far, -torch.inf).amax(dim=2)
+    lowest = scores.masked_fill(~far, torch.inf).amin(dim=2)
+    gap = scores.masked_fill(~near, torch.inf).amin(dim=2) - highest
+    is_split = (gap >= _FAR_BELOW) & (highest - lowest < _FAR_BELOW)
+    has_two = has_far & (near.sum(dim=2) > 1)
+    return (is_split | ~has_far).all(dim=1) & has_two.any(dim=1)
+
+
+def _words(att: AttentionTensor, heads: slice, future: Bool[Tensor, "query key"]) -> str:
+    """The mask of a head in Python: a causal one if nothing else is hidden."""
+    scores, present = _present(att, heads, slice(None))
+    largest = scores.masked_fill(~present, -torch.inf).amax(dim=2, keepdim=True)
+    n_queries, n_keys = future.shape
+    if (present & ~future & (largest - scores >= _FAR_BELOW)).any():
+        return _ALL_FAR_BELOW
+    return f"np.triu(np.ones(({n_queries}, {n_keys}), bool), {1 + n_keys - n_queries})"
