@@ -82,6 +82,18 @@ def test_depth_cuts_texts_to_the_context_of_the_model(headtree, folder, text):
     assert pd.read_csv("short/layers.csv").notna().all(axis=None)
 
 
+def test_depth_replaces_its_own_files_only(headtree, folder, text, tmp_path):
+    command = ("depth", folder, "--text", text, "--inputs", 1, "--tokens", 8, "--no-fresh")
+    for name, said in (("run.json", "is a run"), ("residual.csv", "was not written by this command")):
+        mine = tmp_path / f"with-{name}" / name
+        mine.parent.mkdir()
+        mine.write_text("mine")
+        assert failed(headtree(*command, "-o", mine.parent), 2, said, "--output")
+        assert [path.read_text() for path in mine.parent.iterdir()] == ["mine"]
+    for _ in range(2):
+        assert headtree(*command, "-o", "again").exit_code == 0
+
+
 def test_depth_takes_the_same_options(headtree, folder, text):
     command = ("depth", folder, "--text", text, "--inputs", 2, "--tokens", 16, "--no-fresh", "-o", "some")
     chosen = ("--layers", "1-2", "--heads", "0,2", "--device", "cpu", "--dtype", "float64", "--batch-size", 1)

@@ -30,10 +30,33 @@ def test_two_runs(runs, tmp_path):
     assert result.exit_code == 0, result.output
     assert "the geometry of heads differs by" in result.output
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert files == {"comparison.html", "distances.csv", "changed_heads.csv", "families.csv", "figures"}
+    assert files == {
+        "comparison.html",
+        "comparison.json",
+        "distances.csv",
+        "changed_heads.csv",
+        "families.csv",
+        "figures",
+    }
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["names"] == ["step-9", "step-10"]
     table = pd.read_csv(tmp_path / "out" / "distances.csv")
     assert len(table) == 13
     assert len(pd.read_csv(tmp_path / "out" / "changed_heads.csv")) == 9
+
+
+def test_files_of_others_are_not_replaced(runs, tmp_path):
+    """A comparison replaces its own files only."""
+    mine = tmp_path / "out" / "families.csv"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    command = (runs / "step-9", runs / "step-10", "--no-draw", "-o", tmp_path / "out")
+    result = give(*command)
+    assert result.exit_code == 2
+    assert "families.csv exists and was not written by this command" in result.stderr
+    assert [path.read_text() for path in mine.parent.iterdir()] == ["mine"]
+    mine.unlink()
+    for _ in range(2):
+        assert give(*command).exit_code == 0
 
 
 def test_checkpoints_are_sorted_by_their_numbers(runs, tmp_path):
@@ -69,7 +92,7 @@ def test_checkpoints_of_a_trainer(folder, text, tmp_path):
         (("--checkpoints", "nothing"), "is not a folder", 2),
         (("--checkpoints", "step-9/figures"), "is not a folder", 2),
         (("--checkpoints", "step-9/measured"), "holds neither", 2),
-        (("step-9", "step-10", "-o", "step-9"), "is a run; write the comparison into another folder", 2),
+        (("step-9", "step-10", "-o", "step-9"), "is a run; write into another folder", 2),
         (("step-9", "step-10", "--permutations", 0), "n_permutations must be at least 1", 2),
     ],
 )

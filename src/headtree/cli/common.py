@@ -6,7 +6,7 @@ import json as jsonlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headtree._extras import require
-from headtree._files import is_model_folder
-from headtree.errors import HeadtreeError, HeadtreeWarning
+from headtree._files import exists, is_model_folder
+from headtree.errors import HeadtreeError, HeadtreeWarning, InvalidValueError
 
 if TYPE_CHECKING:
     from headtree.runs.run import Run
@@ -170,6 +170,28 @@ def require_extras(
         require(",".join(dict.fromkeys(extras)), purpose)
     if images is not None:
         require("models", "reading images", "PIL")
+
+
+def check_output(folder: Path, files: Sequence[str], made_with: str) -> None:
+    """Refuse to write into a run, or over files that the same command has not written.
+
+    Parameters
+    ----------
+    folder : path
+        The output folder; it need not exist.
+    files : sequence of str
+        The files that the command writes.
+    made_with : str
+        The one of them that only this command writes: where it is, the others are its own.
+    """
+    if exists(folder / "run.json"):
+        raise InvalidValueError(f"{folder} is a run; write into another folder with --output")
+    foreign = [] if exists(folder / made_with) else [name for name in files if exists(folder / name)]
+    if foreign:
+        raise InvalidValueError(
+            f"{folder / foreign[0]} exists and was not written by this command; move it, or write into another "
+            "folder with --output"
+        )
 
 
 def finish(runs: list[Run], json: bool) -> None:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headtree._files import is_model_folder
-from headtree.cli.common import Draw, Images, Json, Text, cli_errors, require_extras, step_printer
+from headtree.cli.common import Draw, Images, Json, Text, check_output, cli_errors, require_extras, step_printer
 from headtree.errors import InvalidTypeError, InvalidValueError
 
 if TYPE_CHECKING:
     from headtree.comparison.compare_networks import Comparison
     from headtree.pipeline.model_source import ModelSource
+
+
+#: What is written; the first of them is written by this command only.
+_FILES = ("comparison.json", "comparison.html", "distances.csv", "changed_heads.csv", "families.csv")
 
 
 def compare(
@@ -55,8 +59,8 @@ def compare(
     headtree compare --checkpoints trainer-output --text book.txt -o training
     headtree compare --checkpoints vit -o training-vit
 
-    Writes comparison.html, distances.csv, figures/, and for runs with the same heads changed_heads.csv and
-    families.csv.
+    Writes comparison.html, comparison.json, distances.csv, figures/, and for runs with the same heads
+    changed_heads.csv and families.csv.
     """  # noqa: D301
     with cli_errors("compare"):
         chosen = list(runs or [])
@@ -65,8 +69,7 @@ def compare(
         is_made = checkpoints in ("txl", "vit") or text is not None or images is not None
         model = checkpoints if is_made else None
         require_extras("comparing networks", draw=draw, model=model, images=images, also="compare")
-        if (output / "run.json").exists():
-            raise InvalidValueError(f"{output} is a run; write the comparison into another folder with --output")
+        check_output(output, _FILES, made_with=_FILES[0])
         from headtree.comparison.compare_networks import compare as compared
 
         names = None
@@ -74,8 +77,9 @@ def compare(
             chosen = _checkpoints(checkpoints, output, text, images, inputs, tokens, kind, json)
             names = [path.name for path in chosen]
         found = compared(*chosen, names=names, n_permutations=permutations)
-        _write(found, output, draw)
-        _print(found, output, draw, json)
+        said = _said(found, output)
+        _write(found, said, output, draw)
+        _print(said, output, draw, json)
 
 
 def _checkpoints(
@@ -156,12 +160,13 @@ def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in pieces if piece]
 
 
-def _write(found: Comparison, output: Path, draw: bool) -> None:
+def _write(found: Comparison, said: dict[str, Any], output: Path, draw: bool) -> None:
     import pandas as pd
 
     from headtree._files import write_text
     from headtree.pipeline.tables import csv_text
 
+    write_text(output / _FILES[0], jsonlib.dumps(said, indent=1) + "\n")
     write_text(output / "distances.csv", csv_text(found.table()))
     if found.changes:
         heads, families = [], []
@@ -191,7 +196,8 @@ def _family_row(item: Any) -> dict[str, Any]:
     }
 
 
-def _print(found: Comparison, output: Path, draw: bool, json: bool) -> None:
+def _said(found: Comparison, output: Path) -> dict[str, Any]:
+    """What was found, as JSON accepts it."""
     from headtree.report.words.comparison_words import change_sentence, pair_sentence
 
     last = len(found.names) - 1
@@ -203,18 +209,20 @@ def _print(found: Comparison, output: Path, draw: bool, json: bool) -> None:
     ]
     lines = [pair_sentence(found, *pair) for pair in pairs]
     lines += [change_sentence(found, change) for change in found.changes]
+    table = found.table().astype(object)
+    return {
+        "names": found.names,
+        "distances": table.where(table.notna(), None).to_dict("records"),
+        "sentences": lines,
+        "notes": found.notes,
+        "folder": str(output),
+    }
+
+
+def _print(found: dict[str, Any], output: Path, draw: bool, json: bool) -> None:
     if json:
-        table = found.table().astype(object)
-        rows = table.where(table.notna(), None).to_dict("records")
-        said = {
-            "names": found.names,
-            "distances": rows,
-            "sentences": lines,
-            "notes": found.notes,
-            "folder": str(output),
-        }
-        typer.echo(jsonlib.dumps(said, indent=1))
+        typer.echo(jsonlib.dumps(found, indent=1))
         return
-    for line in [*lines, *(f"note: {note}" for note in found.notes)]:
+    for line in [*found["sentences"], *(f"note: {note}" for note in found["notes"])]:
         typer.echo(f"\n{line}")
     typer.echo(f"\n{'page' if draw else 'tables'}: {output / ('comparison.html' if draw else 'distances.csv')}")

@@ -7,13 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtree.cli.common import MODEL_HELP, Device, Dtype, Images, Inputs, Text, cli_errors, require_extras
+from headtree.cli.common import (
+    MODEL_HELP,
+    Device,
+    Dtype,
+    Images,
+    Inputs,
+    Text,
+    check_output,
+    cli_errors,
+    require_extras,
+)
 from headtree.cli.selection import parse_heads, parse_layers
 from headtree.errors import InvalidTypeError
 
 if TYPE_CHECKING:
     from headtree.pipeline.model_source import ModelSource
     from headtree.section import Section
+
+
+#: What is written of a model, and with --tasks; the first of them is written by this command only.
+_MODEL_FILES = ("sections/depth.json", "layers.csv", "heads.csv", "residual.csv", "paths.csv")
+_TASK_FILES = ("sections/depth_tasks.json",)
 
 
 def depth(
@@ -69,6 +84,8 @@ def depth(
         if model is None and not tasks:
             raise InvalidTypeError("nothing to measure: name a model, or pass --tasks")
         require_extras("measuring depth", draw=True, model=model, images=images)
+        files = _TASK_FILES if model is None else _MODEL_FILES
+        check_output(output, files, made_with=files[0])
         if model is not None:
             from headtree.models.bundled.bundle import N_WORDS
             from headtree.pipeline.model_source import ModelSource
