@@ -68,7 +68,8 @@ def read_json(path: Path) -> Any:
 def write_text(path: Path, text: str, *, drafts: Path | None = None) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     with atomic(path, drafts=drafts) as draft:
-        draft.write_text(text, encoding="utf-8", newline="\n")
+        # names of files may have bytes that are no UTF-8; in JSON, what is written for them is read back as it was
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def remove(path: Path) -> None:

@@ -43,3 +43,9 @@ class HeadtreeWarning(UserWarning):
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("error", ht.HeadtreeWarning)
     """
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of another library says, without a point at its end; or its type."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300].rstrip(" .:")

@@ -1,6 +1,7 @@
 """The commands as users give them: what they print, the codes they end with."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,11 @@ def warnings_shown():
         yield
 
 
+@pytest.mark.parametrize("option", [("--layers", "0-99999999999999999999"), ("--heads", "9" * 5000)])
+def test_absurd_numbers_are_no_layers_or_heads(headtree, folder, text, option):
+    assert failed(headtree("run", folder, "--text", text, *option), 2, f"{option[0]} must be")
+
+
 @pytest.mark.usefixtures("warnings_shown")
 def test_fewer_inputs_than_asked_for_are_said(headtree, folder, text, pictures, vit_folder, tmp_path):
     said = "5 inputs instead of 20: words.txt is too short for more of 32 tokens"
@@ -216,11 +222,52 @@ def test_organize_any_array(headtree, tmp_path):
     assert failed(headtree("organize", "x.npy", "--tree", "oak", "-o", "runs/y"), 2, "tree must be one of")
 
 
+def test_missing_entries_of_attention_are_nan(headtree, tmp_path):
+    """Of scores -inf as well; a mask in large numbers is refused before anything is written."""
+    hidden = np.triu(np.ones((9, 9), bool), 1)
+    x = np.random.default_rng(0).standard_normal((4, 9, 9))
+    for name, number in (("nan", np.nan), ("inf", -np.inf), ("large", -1e9)):
+        np.save(f"{name}.npy", np.where(hidden, number, x))
+    for name in ("nan", "inf"):
+        result = headtree("organize", f"{name}.npy", "--attention", "hqk", "--no-draw", "-o", f"runs/{name}")
+        assert result.exit_code == 0, result.output
+    first, second = (ht.open_run(f"runs/{name}").attention[0] for name in ("nan", "inf"))
+    np.testing.assert_array_equal(first.mask, np.broadcast_to(hidden, x.shape))
+    np.testing.assert_array_equal(first.mask, second.mask)
+    large = headtree("organize", "large.npy", "--attention", "hqk", "-o", "runs/large")
+    assert failed(large, 2, "write nan there in a file")
+    assert not (tmp_path / "runs" / "large").exists()
+
+
+@pytest.mark.parametrize(
+    "option", [("--kind", "probs"), ("--similarity", "l1"), ("--raw",), ("--heads-per-layer", 2)]
+)
+def test_options_of_attention_are_refused_for_other_arrays(headtree, tmp_path, option):
+    np.save("x.npy", np.eye(4))
+    assert failed(headtree("organize", "x.npy", *option), 2, f"{option[0]} is for attention")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy"]
+
+
+def test_names_of_files_need_not_be_utf_8(tmp_path):
+    name = b"x\xff".decode("utf-8", "surrogateescape")
+    try:
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).random((5, 6)))
+    except OSError:
+        pytest.skip("the file system takes no such names")
+    command = [sys.executable, "-m", "headtree", "organize", f"{name}.npy", "--no-draw", "-o", f"{name}-run"]
+    for _ in range(2):
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, env=os.environ | {"PYTHONUTF8": "1"})
+        assert result.returncode == 0, result.stderr
+    assert b"x\\udcff.npy: 5 axis0" in result.stdout
+    assert ht.open_run(tmp_path / f"{name}-run").inputs == (f"{name}.npy",)
+
+
 def test_bad_input_in_one_line_with_the_remedy(headtree, folder, text, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     assert failed(headtree("run", folder, "--text", text, "-o", "full"), 3, "not a run", "another folder")
     assert failed(headtree("run", folder), 2, "--text")
+    assert failed(headtree("prune", folder), 2, "--data")
     assert failed(headtree("run", folder, "--text", "none.txt"), 2, "none.txt does not exist")
     assert failed(headtree("run", "no/such", "--text", text), 2, "cannot be reached")
     assert failed(headtree("run", folder, "--text", text, "-o", text / "run"), 4, "cannot be")

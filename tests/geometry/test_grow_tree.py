@@ -206,3 +206,9 @@ def test_wrong_settings_are_named():
     ]:
         with pytest.raises(HeadtreeError, match=said):
             call()
+
+
+def test_any_balance_is_a_ratio():
+    """Products with it would be out of range."""
+    affinity = np.exp(-np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0))))
+    assert ht.binary_tree(affinity, balance=1e308) == ht.binary_tree(affinity, balance=8)

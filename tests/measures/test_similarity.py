@@ -125,7 +125,7 @@ def test_equal_heads_are_one_flat_folder(kind):
     assert found.notes == ("all 6 heads are equal on every input, so there is nothing to tell them apart by",)
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", KINDS)
 def test_some_equal_heads_are_named_if_they_are_equal_on_every_input(kind):
     x, y = scores(6, 7, 8), scores(6, 7, 8) ** 2
     x[4], y[4] = x[1], y[1]
@@ -232,3 +232,23 @@ def test_one_head_has_a_similarity():
     found = ht.head_similarity([ATT.take([0])] * 2)
     np.testing.assert_array_equal(found.affinity, 1)
     assert len(ht.consensus(found, n_bootstrap=2).families()) == 0
+
+
+def test_weights_of_any_size():
+    """Their sum may be out of range."""
+    found = ht.head_similarity([tensor(scores(4, 6, 6)), tensor(scores(4, 6, 6) ** 2)])
+    for weight in (1e308, 1e-310):
+        np.testing.assert_allclose(found.combine([weight, weight]), found.combine(), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float32, 3e38), (np.float32, 2.0**-140), (np.float64, 1e308), (np.float64, 2.0**-1060)]
+)
+@pytest.mark.parametrize("kind", ["weighted", "signed"])
+def test_attention_of_any_size(kind, dtype, size):
+    """Sums of rows would overflow, or count as nothing."""
+    x = np.random.default_rng(0).integers(0, 3, (5, 6, 6)) / 2
+    x[:, :, 0] = 1
+    near = ht.head_similarity(ht.AttentionTensor.from_array(x.astype(dtype), kind=kind))
+    far = ht.head_similarity(ht.AttentionTensor.from_array((x * dtype(size)).astype(dtype), kind=kind))
+    np.testing.assert_allclose(far.distance, near.distance, rtol=1e-3, atol=1e-6)

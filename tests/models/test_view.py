@@ -187,7 +187,9 @@ def test_weights_that_no_file_has_are_the_same_in_every_process(tmp_path):
     """A pooler that was not saved would be random."""
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9)
+    config = BertConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9
+    )
     BertForMaskedLM(config).save_pretrained(tmp_path)
     atts = [ht.capture(str(tmp_path), inputs={"input_ids": torch.arange(5)[None]})[0] for _ in range(2)]
     assert atts[0].provenance["class"] == "BertModel"

@@ -88,7 +88,7 @@ def test_a_table_with_names_and_gaps(tmp_path):
         ("text.npy", {}, "cannot be read"),
         ("objects.npy", {}, "cannot be read"),
         ("words.csv", {}, "must hold numbers"),
-        ("image.png", {}, "path must end in one of"),
+        ("image.png", {}, "path must be a Zarr folder or end in one of"),
         ("complex.npy", {}, "real numbers"),
         ("infinite.npy", {}, "finite"),
         ("empty.npy", {}, "must not be empty"),

@@ -194,7 +194,7 @@ def test_damaged_missing_and_unknown_files(tmp_path):
     with pytest.raises(HeadtreeError, match="does not exist"):
         ht.load_tensor(tmp_path / "nowhere.npy")
     (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(HeadtreeError, match="path must end in one of"):
+    with pytest.raises(HeadtreeError, match=r"path must be a Zarr folder or end in one of .mat, [^c]*, got a.csv"):
         ht.load_tensor(tmp_path / "a.csv")
 
 
@@ -221,3 +221,71 @@ def test_folders_know_their_own(tmp_path, given):
 def test_axes_of_another_type(tmp_path, axes):
     with pytest.raises(HeadtreeError, match="axes must be a string"):
         ht.load_tensor(written(tmp_path / "a.npy", X), axes=axes)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "pt", "mat", "safetensors"])
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_scores_that_are_not_there_are_missing(tmp_path, suffix, number):
+    hidden = np.triu(np.ones((4, 4), bool), 1)
+    x = np.where(hidden, number, np.random.default_rng(0).random((3, 4, 4)))
+    att = ht.load_tensor(written(tmp_path / f"a.{suffix}", x))
+    np.testing.assert_array_equal(att.mask, np.broadcast_to(hidden, x.shape))
+    assert np.isfinite(np.asarray(att.values)).all()
+    other = np.zeros(x.shape, bool)
+    other[0, 0, 0] = True
+    both = ht.load_tensor(tmp_path / f"a.{suffix}", mask=other)
+    np.testing.assert_array_equal(both.mask, other | hidden)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda x: x.to_sparse(), "dense"),
+        (lambda x: x.to("meta"), "meta device"),
+        (lambda x: x.to(torch.complex64), "real"),
+    ],
+)
+def test_tensors_that_are_no_arrays_are_named(tmp_path, make, said):
+    torch.save({"a": make(torch.rand(2, 3, 3))}, tmp_path / "a.pt")
+    for read in (ht.load_tensor, load_array):
+        with pytest.raises(HeadtreeError, match=said):
+            read(tmp_path / "a.pt")
+
+
+def test_eight_bits_are_read(tmp_path):
+    x = torch.rand(2, 3, 3).to(torch.float8_e4m3fn)
+    save_file({"a": x}, tmp_path / "a.safetensors")
+    np.testing.assert_array_equal(load_array(tmp_path / "a.safetensors").values, x.double())
+    np.testing.assert_array_equal(ht.load_tensor(tmp_path / "a.safetensors").values, x.double())
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "labels"),
+    [
+        (",0,1\n0,5,6\n1,7,8\n", [[5, 6], [7, 8]], (("0", "1"), ("0", "1"))),
+        (",a,b\n3,5,6\n9,7,8\n", [[5, 6], [7, 8]], (("3", "9"), ("a", "b"))),
+        (",2001,2002\nA,5,6\nB,7,8\n", [[5, 6], [7, 8]], (("A", "B"), ("2001", "2002"))),
+        (",2\n5,6\n", [[np.nan, 2], [5, 6]], (None, None)),  # an entry is missing
+    ],
+)
+def test_names_meet_in_an_empty_cell(tmp_path, text, values, labels):
+    (tmp_path / "t.csv").write_text(text)
+    found = load_array(tmp_path / "t.csv")
+    np.testing.assert_array_equal(found.values, values)
+    assert found.labels == labels
+
+
+def test_short_rows_and_other_encodings_are_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("1,2,3\n4,5\n6,7,8\n")
+    with pytest.raises(HeadtreeError, match="same number of cells in every row, got 2 in row 2 and 3 in row 1"):
+        load_array(path)
+    path.write_bytes("é,1\nb,2\n".encode("latin-1"))
+    with pytest.raises(HeadtreeError, match=r"UTF-8.*convert it"):
+        load_array(path)
+    path.write_text("1,2\n3,4,5\n")
+    with pytest.raises(HeadtreeError, match="got 3 in row 2 and 2 in row 1"):
+        load_array(path)
+    path.write_text("")
+    with pytest.raises(HeadtreeError, match="got nothing"):
+        load_array(path)

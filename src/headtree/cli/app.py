@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -66,4 +68,7 @@ for _command in (demo, run, organize, report, compare, prune, depth, reproduce, 
 
 def main() -> None:
     """Entry point of the `headtree` command."""
+    for stream in (sys.stdout, sys.stderr):  # names of files may be no UTF-8, and terminals may know less
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from headtree._files import is_model_folder
 from headtree.cli.common import Device, Dtype, Force, Model, cli_errors, require_extras
+from headtree.errors import InvalidTypeError
 
 
 def prune(
@@ -64,11 +66,15 @@ def prune(
     with cli_errors("prune"):
         images = data if data is not None and data.is_dir() else None
         require_extras("pruning", draw=True, model=model, images=images)
-        from headtree.models.bundled.bundle import N_WORDS
+        from headtree.models.bundled.bundle import N_WORDS, NAMES
         from headtree.pipeline.model_source import ModelSource
         from headtree.pipeline.prune_run import PruneSettings, make_prune_run, read_labels
         from headtree.prune.importance import CRITERIA, check_criterion
 
+        if data is None and (model not in NAMES or is_model_folder(model)):
+            raise InvalidTypeError(
+                f"{model} needs inputs whose loss is measured: name a text file or a folder of images with --data"
+            )
         names = list(CRITERIA) if criterion == "all" else [name.strip() for name in criterion.split(",")]
         for name in names:
             check_criterion(name)

@@ -30,6 +30,7 @@ from headtree.cli.common import (
     step_printer,
 )
 from headtree.cli.selection import parse_heads, parse_layers
+from headtree.errors import InvalidTypeError
 
 
 def demo(
@@ -240,9 +241,18 @@ def organize(
     headtree organize table.csv
     headtree organize heads.npz --name scores --attention lhqk -o runs/mine
 
-    Missing entries are nan (empty cells in a table).
+    Missing entries are nan (empty cells in a table); of attention scores, so are those that are -inf.
     """  # noqa: D301
     with cli_errors("organize"):
+        if attention is None:
+            _refuse(
+                **{
+                    "--heads-per-layer": heads_per_layer is not None,
+                    "--kind": kind != "scores",
+                    "--similarity": similarity != "attention",
+                    "--raw": raw,
+                }
+            )
         if file.suffix.lower() == ".safetensors":
             require("models", f"reading {file.name}", "safetensors")
         require_extras("drawing (without --no-draw)", draw=draw)
@@ -279,6 +289,16 @@ def organize(
                 memory=memory,
             )
         finish([result], json)
+
+
+def _refuse(**is_given: bool) -> None:
+    """Refuse options that say something of attention only."""
+    given = [option for option, there in is_given.items() if there]
+    if given:
+        raise InvalidTypeError(
+            f"{given[0]} is for attention; name the axes of the array with --attention, for example hqk, or leave "
+            "it out"
+        )
 
 
 def report(

@@ -33,7 +33,7 @@ def parse_heads(text: str | None) -> list[int] | list[tuple[int, int]] | None:
     """
     if text is None:
         return None
-    names = [re.fullmatch(r"L(\d+)H(\d+)", part, re.IGNORECASE) for part in _parts(text)]
+    names = [re.fullmatch(r"L(\d{1,6})H(\d{1,6})", part, re.IGNORECASE) for part in _parts(text)]
     pairs = [(int(name[1]), int(name[2])) for name in names if name is not None]
     if pairs and len(pairs) == len(names):
         return sorted(set(pairs))
@@ -51,10 +51,13 @@ def _parts(text: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[int] | None:
-    """The numbers of a list of numbers and ranges, both ends included; None if it is not such a list."""
+    """The numbers of a list of numbers and ranges, both ends included; None if it is not such a list.
+
+    Numbers of a million and more are none of a model, and the list is not one.
+    """
     found: set[int] = set()
     for part in _parts(text):
-        ends = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        ends = re.fullmatch(r"(\d{1,6})(?:\s*-\s*(\d{1,6}))?", part)
         if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
             return None
         found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))

@@ -197,7 +197,7 @@ def _split(
     position = (n + 1) // 2
     if balance > 1:
         sizes = np.arange(1, n)
-        allowed = sizes[np.maximum(sizes, n - sizes) <= balance * np.minimum(sizes, n - sizes)]
+        allowed = sizes[np.maximum(sizes, n - sizes) / np.minimum(sizes, n - sizes) <= balance]
         position = int(rng.choice(allowed)) if len(allowed) else position
     child = np.ones(n, dtype=np.int64)
     child[order[:position]] = 0

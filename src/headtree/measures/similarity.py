@@ -13,7 +13,13 @@ from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.questionnaire.settings import Questionnaire
 from headtree.similarity.attention_distances import attention_distance, check_heads_present
-from headtree.similarity.head_similarity import HeadSimilarity, SimilarityKind, checked_kind, from_distances
+from headtree.similarity.head_similarity import (
+    HeadSimilarity,
+    SimilarityKind,
+    checked_kind,
+    equal_heads,
+    from_distances,
+)
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
 from headtree.tensor.hidden_mask import check_future_keys
 from headtree.tensor.probabilities import checked_tensors
@@ -98,7 +104,8 @@ def from_organizations(organizations: Sequence[Organization], heads: tuple[HeadI
         org.check_all_compared(0)
     affinity = np.stack([np.asarray(org.affinities[0]) for org in organizations])
     distance = np.stack([np.asarray(org.distances[0]) for org in organizations])
-    return HeadSimilarity("questionnaire", heads, distance, affinity, InputMatrices(affinity[None], False))
+    inputs, notes = InputMatrices(affinity[None], False), equal_heads(heads, distance == 0)
+    return HeadSimilarity("questionnaire", heads, distance, affinity, inputs, notes)
 
 
 def _organized(tensors: Sequence[AttentionTensor], settings: Questionnaire | None) -> list[Organization]:

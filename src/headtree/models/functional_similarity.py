@@ -19,11 +19,13 @@ from headtree.models.value_norms import values_only
 from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.similarity.attention_distances import probability_cosines
-from headtree.similarity.head_similarity import HeadSimilarity, checked_kind, from_kernels
+from headtree.similarity.head_similarity import HeadSimilarity, checked_kind, equal_heads, from_kernels
 from headtree.tensor.attention_tensor import HeadId
 
 #: Entries of a block of v·W_O of all heads: 64 MB in float64.
 _ENTRIES = 2**23
+#: Cosines that differ from 1 by less are of equal heads.
+_SAME = 1e-12
 
 
 def check_is_function(kind: Any) -> None:
@@ -73,7 +75,8 @@ def similarity_of_kernels(
         for what, is_mean in zip(("probabilities", "values"), means, strict=True)
         if is_mean.any()
     )
-    return from_kernels("function", heads, both, notes)
+    are_equal = equal_heads(heads, np.minimum(*both) >= 1 - _SAME)
+    return from_kernels("function", heads, both, (*notes, *are_equal))
 
 
 def _check_widths(places: Mapping[int, CallPlaces]) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from headtree._extras import require, require_packages
 from headtree._files import checked_path, exists
 from headtree._version import __version__
-from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError, first_line
 from headtree.models.pruned_files import is_pruned, load_pruned
 from headtree.models.quantized import packed_weights, plain_tensors
 
@@ -228,7 +228,7 @@ class ModelFiles:
             remedy = (
                 f"check that the GGUF file is whole, or pass {what}=… in Python" if options else _REMEDIES[what]
             )
-            found = f"usable {what} ({_first_line(error)})" if options or self._has_files_of(what) else what
+            found = f"usable {what} ({first_line(error)})" if options or self._has_files_of(what) else what
             raise InvalidValueError(f"{self.name!r} has no {found}; {remedy}") from error
 
     def _has_files_of(self, what: str) -> bool:
@@ -308,18 +308,13 @@ def _load_error(name: str, what: str, error: Exception) -> HeadtreeError:
         )
     if "does not recognize this architecture" in text or "Unrecognized model" in text:
         return InvalidValueError(
-            f"{name!r} has an architecture that the installed transformers does not know: {_first_line(error)}; "
+            f"{name!r} has an architecture that the installed transformers does not know: {first_line(error)}; "
             "upgrade transformers or pass a loaded module"
         )
     return InvalidValueError(
-        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {_first_line(error)}; the files may be "
+        f"the {what} {name!r} cannot be loaded: {type(error).__name__}: {first_line(error)}; the files may be "
         "incomplete or damaged, download them again"
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300].rstrip(" .:")
 
 
 def provenance(model: nn.Module, source: ModelFiles) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster, Security, ge
 from distributed.protocol import pickle as wire
 
 from headtree._version import __version__
-from headtree.errors import HeadtreeError, HeadtreeWarning
+from headtree.errors import HeadtreeError, HeadtreeWarning, first_line
 from headtree.pipeline.workers import ClusterError
 from headtree.tensor.attention_tensor import AttentionTensor
 
@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[DaskWorkers]:
             client = Client(address, timeout=_ANSWER, set_as_default=False)
         except Exception as error:  # whatever another kind of server may answer
             raise ClusterError(
-                f"no scheduler answers at {address} within {_ANSWER} seconds ({_first_line(error)}); start one "
+                f"no scheduler answers at {address} within {_ANSWER} seconds ({first_line(error)}); start one "
                 "with dask scheduler, or check the address and the firewall"
             ) from error
         try:
@@ -266,10 +266,6 @@ def _unlike(worker: str, found: str | None, wanted: str = __version__) -> Cluste
         f"the worker {worker} {problem}, but this is version {wanted}; install the same version on every worker: "
         f"pip install 'headtree[cluster]=={wanted}'"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.measures.heads.from_model import ModelOfInputs
 from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.hidden_mask import check_future_keys
 from headtree.tensor.load import load_tensor
 from headtree.tensor.store import as_numpy
 
@@ -152,4 +153,5 @@ def tensor_file(
 ) -> TensorSource:
     """The attention tensor in a file, as a source of one input."""
     att = load_tensor(path, axes, name=name, kind=kind, heads_per_layer=heads_per_layer)
+    check_future_keys(att)  # before anything is written
     return TensorSource([att], [path.name], path.name)

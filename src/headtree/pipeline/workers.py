@@ -22,7 +22,7 @@ class ClusterError(InvalidValueError):
     """The cluster cannot be used, or no longer; the message says why, and what to do."""
 
 
-_LOCAL = re.compile(r"local:([1-9][0-9]*)")
+_LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
 _ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.%]+\]|[\w.-]+):[0-9]{1,5}", re.ASCII)
 
 
@@ -85,7 +85,7 @@ def open_workers(dask: str | None) -> Iterator[Workers]:
     local = _LOCAL.fullmatch(dask)
     if local is None and _ADDRESS.fullmatch(dask) is None:
         raise InvalidValueError(
-            f"dask must be local:N, for N processes on this machine, or the address of a scheduler such as "
+            f"dask must be local:N, for up to 999 processes on this machine, or the address of a scheduler such as "
             f"tcp://10.0.0.1:8786, got {dask!r}"
         )
     require("cluster", "running on a cluster")

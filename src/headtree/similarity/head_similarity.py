@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from headtree import _checks
 from headtree.errors import InvalidValueError
@@ -84,11 +84,12 @@ class HeadSimilarity:
             given = np.asarray(weights, dtype=np.float64)
         except (TypeError, ValueError):
             given = np.empty(0)
-        if given.shape != (self.n_inputs,) or not np.isfinite(given).all() or given.min() < 0 or given.sum() <= 0:
+        if given.shape != (self.n_inputs,) or not np.isfinite(given).all() or given.min() < 0 or given.max() <= 0:
             raise InvalidValueError(
                 f"weights must be {self.n_inputs} numbers, one for each input, finite, not negative and not all 0, "
                 f"got {weights!r}"
             )
+        given = given / given.max()  # the sum of huge weights would overflow
         return np.asarray(given / given.sum())
 
     def __repr__(self) -> str:
@@ -103,14 +104,14 @@ def from_distances(
     distance = np.stack(distances)
     affinity = np.stack([affinity_of(each) for each in distance])
     return HeadSimilarity(
-        kind, heads, distance, affinity, InputMatrices(affinity[None], False), _equal_heads(heads, distance)
+        kind, heads, distance, affinity, InputMatrices(affinity[None], False), equal_heads(heads, distance == 0)
     )
 
 
-def _equal_heads(heads: tuple[HeadId, ...], distance: Float[np.ndarray, "input head head"]) -> tuple[str, ...]:
+def equal_heads(heads: tuple[HeadId, ...], is_equal: Bool[np.ndarray, "input head head"]) -> tuple[str, ...]:
     """A note on heads that are equal on every input, if there are any."""
-    is_equal = (distance == 0).all(axis=0)
-    groups = [np.flatnonzero(row) for i, row in enumerate(is_equal) if row.sum() > 1 and row.argmax() == i]
+    always = np.logical_and.reduce(is_equal, axis=0)
+    groups = [np.flatnonzero(row) for i, row in enumerate(always) if row.sum() > 1 and row.argmax() == i]
     if not groups:
         return ()
     if len(groups[0]) == len(heads):

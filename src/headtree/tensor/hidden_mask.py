@@ -34,7 +34,7 @@ def check_future_keys(att: AttentionTensor) -> None:
         if _is_hidden(att, slice(head, head + 1), slice(None), future):
             raise InvalidValueError(
                 f"the scores of head {att.heads[head]} hold a causal mask as large negative numbers, which would "
-                "count as scores; pass the mask itself when you make the tensor: "
+                "count as scores; write nan there in a file, or pass the mask itself when you make the tensor: "
                 f"mask={_words(att, slice(head, head + 1), future)}"
             )
     if att.mask is not None:

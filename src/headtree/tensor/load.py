@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from headtree import _checks
 from headtree._extras import require
 from headtree._files import checked_path, exists, read_json, unusable
-from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError
+from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError, first_line
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 from headtree.tensor.plain_zarr import PlainZarr
 
@@ -29,6 +31,9 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _EMPTY = ("", "nan", "NaN", "NA", "N/A", "null")
 #: Numbers as tables have them; Python's own ``1_000`` is a name.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
+
+#: What numpy says of arrays of Python objects; of large headers it says something else about pickles.
+_HAS_PICKLES = re.compile(r"allow_pickle=False|pickled", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -59,7 +64,8 @@ def load_tensor(
     heads_per_layer : int, optional
         Number of heads in a layer, if the file has no axis of layers.
     mask : array of bool, optional
-        True where an entry is missing; in the order (head, query, key).
+        True where an entry is missing; in the order (head, query, key). In files other than Zarr, entries that are
+        nan are missing as well, and scores that are -inf.
 
     Examples
     --------
@@ -83,7 +89,22 @@ def load_tensor(
         values, n_per_layer = _ordered(_chosen(_found(source), name, source, min_axes=3), axes, source)
     if n_per_layer is not None and heads_per_layer is not None:
         raise InvalidTypeError("heads_per_layer must not be given where axes has a layer axis 'l'")
+    values, mask = _without_missing(values, kind, mask)
     return AttentionTensor.from_array(values, heads_per_layer=n_per_layer or heads_per_layer, kind=kind, mask=mask)
+
+
+def _without_missing(values: Any, kind: str, mask: Any) -> tuple[Any, Any]:
+    """An array in memory with 0 where entries are missing, and the mask with them."""
+    if isinstance(values, PlainZarr):
+        return values, mask
+    found = torch.as_tensor(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values
+    if not found.is_floating_point():
+        return values, mask
+    missing = found.isnan() | (found == -torch.inf) if kind == "scores" else found.isnan()
+    if not missing.any():
+        return values, mask
+    own = _checks.missing_entries(mask, "the array", tuple(found.shape))
+    return found.masked_fill(missing, 0), missing if own is None else missing | own
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,18 +143,19 @@ def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> Load
         return _read_guarded(_read_csv, source)
     if source.is_dir():
         return _chosen_from_zarr(source, name)
-    values = _chosen(_found(source), name, source, min_axes=2)
+    values = _chosen(_found(source, _SEPARATORS), name, source, min_axes=2)
     return LoadedArray(values, (None,) * len(values.shape))
 
 
-def _found(source: Path) -> Mapping[str, Any]:
+def _found(source: Path, others: Iterable[str] = ()) -> Mapping[str, Any]:
+    """The arrays of a file by name; `others` are endings of files that the caller reads."""
     reader = _READERS.get(source.suffix.lower())
     if reader is _read_safetensors:
         require("models", f"reading {source.name}", "safetensors")
     if reader is None:
         raise InvalidValueError(
-            f"path must end in one of {', '.join(sorted(_READERS))}, got {source.name}; "
-            "read it yourself and pass the array to AttentionTensor.from_array or organize_array"
+            f"path must be a Zarr folder or end in one of {', '.join(sorted([*_READERS, *others]))}, got "
+            f"{source.name}; read it yourself and pass the array to AttentionTensor.from_array or organize_array"
         )
     return _read_guarded(reader, source)
 
@@ -146,27 +168,47 @@ def _read_guarded(reader: Callable[[Path], T], source: Path) -> T:
             raise unusable(source, "read", error) from error
         if isinstance(error, HeadtreeError):
             raise
-        has_pickles = isinstance(error, UnpicklingError) or "pickle" in str(error).lower()
+        if isinstance(error, MemoryError):
+            raise InvalidValueError(f"{source} does not fit into memory ({error}); read a part of it") from error
+        if isinstance(error, UnicodeDecodeError):
+            raise InvalidValueError(f"{source} must be text in UTF-8 ({error}); convert it") from error
+        has_pickles = isinstance(error, UnpicklingError) or bool(_HAS_PICKLES.search(str(error)))
         remedy = (
             "pickled objects are refused on purpose, since reading them may run any program: save plain arrays"
             if has_pickles
             else "it may be damaged, or of another format: write it again"
         )
         raise InvalidValueError(
-            f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {error}; {remedy}"
+            f"{source} cannot be read as {source.suffix or 'Zarr'}: {type(error).__name__}: {first_line(error)}; "
+            f"{remedy}"
         ) from error
 
 
 def _read_csv(path: Path) -> LoadedArray:
-    """A table of numbers; empty cells are nan. A first row or column of words names the columns or rows."""
+    """A table of numbers; empty cells are nan.
+
+    A first row or column of words names the columns or rows; beside an empty first cell, any names do if those of
+    the other axis are words, or both are 0, 1, 2, ….
+    """
     import pandas as pd
 
-    table = pd.read_csv(path, sep=_SEPARATORS[path.suffix.lower()], header=None, dtype=str, keep_default_na=False)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = [line for line in csv.reader(file, delimiter=_SEPARATORS[path.suffix.lower()]) if line]
+    uneven = next((i for i, line in enumerate(lines) if len(line) != len(lines[0])), None)
+    if not lines or uneven is not None:
+        problem = "nothing" if uneven is None else f"{len(lines[uneven])} in row {uneven + 1}"
+        first = "" if uneven is None else f" and {len(lines[0])} in row 1"
+        raise InvalidValueError(
+            f"{path} must have the same number of cells in every row, got {problem}{first}; an empty cell is a "
+            "missing entry"
+        )
+    table = pd.DataFrame(lines)
     words = table.map(lambda cell: not _is_number(cell))
     beside = words.iloc[0, 1:] if table.shape[1] > 1 else words.iloc[0]  # above names of rows may be anything
-    has_header = bool(beside.all()) and len(table) > 1
+    is_framed = _is_framed(table, words)
+    has_header = is_framed or (bool(beside.all()) and len(table) > 1)
     rows = table.iloc[int(has_header) :]
-    has_index = bool(words.iloc[int(has_header) :, 0].all()) and table.shape[1] > 1
+    has_index = is_framed or (bool(words.iloc[int(has_header) :, 0].all()) and table.shape[1] > 1)
     cells = rows.iloc[:, int(has_index) :]
     wrong = np.argwhere(words.loc[cells.index, cells.columns].to_numpy())
     if len(wrong):
@@ -183,6 +225,15 @@ def _read_csv(path: Path) -> LoadedArray:
             tuple(map(str, table.iloc[0, int(has_index) :])) if has_header else None,
         ),
     )
+
+
+def _is_framed(table: Any, words: Any) -> bool:
+    """Whether names of rows and columns meet in an empty cell, as pandas writes them: words, or 0, 1, 2, …."""
+    if table.iloc[0, 0].strip() or min(table.shape) < 2:
+        return False
+    across, down = table.iloc[0, 1:], table.iloc[1:, 0]
+    are_words = bool(words.iloc[0, 1:].all()) or bool(words.iloc[1:, 0].all())
+    return are_words or all(list(names) == [str(i) for i in range(len(names))] for names in (across, down))
 
 
 def _is_number(cell: str) -> bool:
@@ -345,6 +396,9 @@ def _chosen(
 
 
 def _materialized(value: Any, source: Path) -> Any:
+    if isinstance(value, torch.Tensor):
+        dense = _checks.real_tensor(value, f"the array in {source}")
+        return dense if value.dtype.itemsize == 1 and value.is_floating_point() else value  # numpy has no float8
     return _read_guarded(lambda _: value.read(), source) if isinstance(value, _Member) else value
 
 

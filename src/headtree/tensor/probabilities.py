@@ -115,6 +115,10 @@ def _scaled_rows(values: Float[Tensor, "head query key"]) -> Float[Tensor, "head
         raise InvalidValueError(
             f"att.values must not be negative, since kind='weighted', got {low:.3g}; for scores, pass kind='scores'"
         )
+    largest, power = values.amax(dim=2, keepdim=True), 1000 if values.dtype == torch.float64 else 120
+    # by a power of two, which is exact: sums of huge numbers would overflow, and tiny ones would count as 0
+    exponent = torch.frexp(largest).exponent.clamp(-power, power)
+    values = values * torch.ldexp(torch.ones_like(largest), -exponent)
     return values / values.sum(dim=2, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
 
 
