@@ -1,5 +1,7 @@
 """Tensors made by others."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -289,3 +291,10 @@ def test_short_rows_and_other_encodings_are_named(tmp_path):
     path.write_text("")
     with pytest.raises(HeadtreeError, match="got nothing"):
         load_array(path)
+
+
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.npy")
+    for read in (ht.load_tensor, load_array):
+        with pytest.raises(HeadtreeError, match="is a pipe"):
+            read(tmp_path / "x.npy")

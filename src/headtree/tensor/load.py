@@ -75,11 +75,9 @@ def load_tensor(
     >>> load_tensor(path, "lhqk")
     AttentionTensor(6 heads in 2 layers × 5 queries × 5 keys, scores)
     """
-    source = checked_path(path)
     if not isinstance(axes, str):
         raise InvalidTypeError(f"axes must be a string such as 'hqk', got {axes!r}")
-    if not exists(source):
-        raise InvalidValueError(f"path must name a file, but {source} does not exist")
+    source = _checked_source(path)
     if source.is_dir() and not is_foreign_zarr(source):
         _check_nothing_else(source, axes, name, kind, heads_per_layer, mask)
         return AttentionTensor.open(source)
@@ -136,15 +134,23 @@ def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> Load
     >>> load_array(path).labels
     (('A', 'B'), ('day 1', 'day 2'))
     """
-    source = checked_path(path)
-    if not exists(source):
-        raise InvalidValueError(f"path must name a file, but {source} does not exist; check the path")
+    source = _checked_source(path)
     if source.suffix.lower() in _SEPARATORS and not source.is_dir():
         return _read_guarded(_read_csv, source)
     if source.is_dir():
         return _chosen_from_zarr(source, name)
     values = _chosen(_found(source, _SEPARATORS), name, source, min_axes=2)
     return LoadedArray(values, (None,) * len(values.shape))
+
+
+def _checked_source(path: Any) -> Path:
+    """The path of a file or folder that is there."""
+    source = checked_path(path)
+    if not exists(source):
+        raise InvalidValueError(f"path must name a file, but {source} does not exist; check the path")
+    if not (source.is_file() or source.is_dir()):
+        raise InvalidValueError(f"path must name a file or a Zarr folder, but {source} is a pipe or a device")
+    return source
 
 
 def _found(source: Path, others: Iterable[str] = ()) -> Mapping[str, Any]:
