@@ -1,6 +1,5 @@
 import os
 import threading
-import time
 
 import numba
 import numpy as np
@@ -125,9 +124,17 @@ def test_blocks_of_sleeping_threads_may_overlap():
         torch.set_num_threads(before)
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_blocks_of_sleeping_threads_may_contain_each_other():
     """The inner block must not wake the threads that the outer one has put to sleep."""
-    torch.set_num_threads(2)
     with sleeping_threads():
         with sleeping_threads():
             assert torch.get_num_threads() == 1
@@ -135,15 +142,39 @@ def test_blocks_of_sleeping_threads_may_contain_each_other():
     assert torch.get_num_threads() == 2
 
 
-def test_a_thread_of_the_pool_stays_alone_after_a_block():
-    torch.set_num_threads(2)
-    found = [0, 0]
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("first", ["pool", "caller"])
+def test_threads_of_the_pool_stay_alone_after_a_block_and_the_caller_does_not(first):
+    both, entered, found = threading.Barrier(2), threading.Event(), {}
 
-    def task(i):
+    def task(_):
+        name = "pool" if threading.current_thread().name.startswith("headtree") else "caller"
+        both.wait()  # each thread has one of the tasks
+        if name != first:
+            entered.wait()
         with sleeping_threads():
-            time.sleep(0.05)  # long enough for the other thread to take the other task
-        found[i] = (threading.current_thread().name, torch.get_num_threads())
+            entered.set()
+        found[name] = torch.get_num_threads()
 
     for_each_task(task, 2)
-    for name, n_threads in found:
-        assert n_threads == (1 if name.startswith("headtree") else 2)
+    assert found == {"pool": 1, "caller": 2}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_thread_keeps_the_number_that_it_has_chosen():
+    ready, done = threading.Event(), threading.Event()
+
+    def other():
+        torch.set_num_threads(1)
+        with sleeping_threads():
+            ready.set()
+            done.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait()
+    with sleeping_threads():
+        pass
+    done.set()
+    thread.join()
+    assert torch.get_num_threads() == 2

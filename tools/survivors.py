@@ -96,7 +96,7 @@ KNOWN = {
         "missing.narrow(same, 1, 1)": _SAME_MASK,
         "keepdim=True) < roundoff * mean_size": _EDGE,
         "farthest < roundoff * sizes": "on the bound, a slice is all zero already",
-        "roundoff = ((n_entries + 2)": _LARGER,
+        "roundoff = (n_entries + 2)": _LARGER,
         "squares <= 1.5e-12": _LARGER,
         "n = products.shape[1]": "the matrix is square",
     },

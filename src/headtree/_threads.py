@@ -82,10 +82,11 @@ class _Resting:
 
 
 class _Own(local):
-    """What a Python thread has for itself: how many blocks it is in, and the number of threads after the last."""
+    """What a Python thread has for itself: how many blocks it is in, and torch's number of threads after them."""
 
     n_blocks = 0
-    n_threads: int | None = None  #: None for the number before the first block of any thread
+    n_threads = 1
+    n_in_pool: int | None = None  #: in a thread of the pool, the number of its threads
 
 
 _OWN = _Own()
@@ -108,9 +109,14 @@ def sleeping_threads() -> Iterator[None]:
     problems then take many times as long. Blocks may overlap, in several Python threads, and contain each other.
     """
     with _Resting.lock:
+        n_threads = torch.get_num_threads()
         if _Resting.n_blocks == 0:
-            _Resting.n_threads = torch.get_num_threads()
+            _Resting.n_threads = _OWN.n_in_pool or n_threads
             _Resting.others = _other_libraries().limit(limits=1)
+        if _OWN.n_blocks == 0:
+            # a thread that is started while others are in a block begins with one, which nobody has chosen
+            inherits = n_threads == 1 and _OWN.n_in_pool is None
+            _OWN.n_threads = _Resting.n_threads if inherits else n_threads
         _Resting.n_blocks += 1
         _OWN.n_blocks += 1
         torch.set_num_threads(1)
@@ -122,8 +128,8 @@ def sleeping_threads() -> Iterator[None]:
             if _Resting.n_blocks == 0:
                 _Resting.others.restore_original_limits()
             _OWN.n_blocks -= 1
-            if _OWN.n_blocks == 0:  # of this thread: OpenMP counts them for each Python thread
-                torch.set_num_threads(_OWN.n_threads or _Resting.n_threads)
+            if _OWN.n_blocks == 0:
+                torch.set_num_threads(_OWN.n_threads)  # of this thread: OpenMP counts them for each Python thread
 
 
 @contextmanager
@@ -137,9 +143,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _use_one_thread() -> None:
-    """Let torch use one thread in the calling Python thread, for good."""
-    _OWN.n_threads = 1
+def _use_one_thread(n_in_pool: int) -> None:
+    """Let torch use one thread in the calling thread of the pool, for good."""
+    _OWN.n_in_pool = n_in_pool
     torch.set_num_threads(1)
     torch.get_num_threads()  # settles it: until a thread has asked, it takes the number of others
 
@@ -148,7 +154,7 @@ def _use_one_thread() -> None:
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     """A pool in whose threads torch does not start threads of its own."""
     before, started = torch.get_num_threads(), Barrier(n_threads + 1)
-    pool = ThreadPoolExecutor(n_threads, "headtree", _use_one_thread)
+    pool = ThreadPoolExecutor(n_threads, "headtree", _use_one_thread, (n_threads,))
     for _ in range(n_threads):
         pool.submit(started.wait)
     started.wait()

@@ -52,7 +52,7 @@ def test_files_of_others_are_not_replaced(runs, tmp_path):
     command = (runs / "step-9", runs / "step-10", "--no-draw", "-o", tmp_path / "out")
     result = give(*command)
     assert result.exit_code == 2
-    assert "families.csv exists and was not written by this command" in result.stderr
+    assert "families.csv would be replaced" in result.stderr
     assert [path.read_text() for path in mine.parent.iterdir()] == ["mine"]
     mine.unlink()
     for _ in range(2):

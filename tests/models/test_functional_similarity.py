@@ -96,15 +96,15 @@ def test_a_head_that_equals_the_mean_has_a_note_and_is_like_no_other():
     assert np.isfinite(found.affinity).all()
 
 
-def test_equal_heads_are_named():
+def test_heads_that_cannot_be_told_apart_are_named():
     model, read = built("bert")
     layer = model.encoder.layer[0].attention
     with torch.no_grad():
         for part in (layer.self.query, layer.self.key, layer.self.value):
             part.weight[8:16], part.bias[8:16] = part.weight[:8], part.bias[:8]
-        layer.output.dense.weight[:, 8:16] = layer.output.dense.weight[:, :8]
+        layer.output.dense.weight[:, 8:16] = 2 * layer.output.dense.weight[:, :8]
     found = ht.ModelView(model).head_similarity(inputs=read, layers=[0, 1])
-    assert found.notes == ("some heads are equal on every input: L0H0, L0H1",)
+    assert found.notes == ("some heads look and write alike, but for a factor, on every input: L0H0, L0H1",)
 
 
 def test_other_kinds_are_for_tensors():

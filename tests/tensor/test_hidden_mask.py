@@ -40,14 +40,31 @@ def test_the_line_for_a_window_hides_all_that_the_window_does(number):
     """Its causal half alone would leave the rest to count as scores, and is refused too."""
     hidden = future_keys(12, 12).numpy() | np.tri(12, k=-4, dtype=bool)
     x = np.where(hidden, number, np.random.default_rng(0).standard_normal((3, 12, 12))).astype(np.float32)
-    for mask in (None, future_keys(12, 12)):
+    for mask in (None, future_keys(12, 12).numpy()):
         att = ht.AttentionTensor.from_array(x, mask=mask)
         for call in (att.centred, lambda att=att: ht.head_similarity(att, "questionnaire")):
             with pytest.raises(ht.HeadtreeError, match="large negative numbers") as error:
                 call()
-    mask = eval(str(error.value).rsplit("mask=", 1)[1])
-    np.testing.assert_array_equal(mask, np.broadcast_to(hidden, x.shape))
-    ht.head_similarity(ht.AttentionTensor.from_array(x, mask=mask), "questionnaire")
+        found = eval(str(error.value).rsplit("mask=", 1)[1])
+        np.testing.assert_array_equal(found, np.broadcast_to(hidden, x.shape))
+        ht.head_similarity(ht.AttentionTensor.from_array(x, mask=found), "questionnaire")
+
+
+@pytest.mark.parametrize("beneath", [0.0, 1e6, np.nan])
+def test_what_a_mask_hides_stays_hidden(beneath):
+    """A causal mask in numbers beside padding, and half of a window: the line only adds to the mask given."""
+    x, future = scores(3, 12, 12), future_keys(12, 12).numpy()
+    padding = np.zeros((12, 12), bool)
+    padding[:, -2:] = True
+    for mask, numbers in ((padding, future), (future, np.tri(12, k=-4, dtype=bool))):
+        y = np.where(numbers, -1e9, x)
+        y[:, mask] = 0 if np.isnan(beneath) else beneath
+        att = ht.AttentionTensor.from_array(y, mask=mask)
+        with pytest.raises(ht.HeadtreeError, match="large negative numbers") as error:
+            att.centred()
+        y[:, mask] = beneath  # as in the user's own array
+        found = eval(str(error.value).rsplit("mask=", 1)[1], {"np": np, "x": y, "mask": mask})
+        np.testing.assert_array_equal(np.broadcast_to(found, x.shape), np.broadcast_to(mask | numbers, x.shape))
 
 
 def test_padding_on_the_left_does_not_hide_a_causal_mask():
@@ -60,7 +77,10 @@ def test_padding_on_the_left_does_not_hide_a_causal_mask():
 
 def test_scores_of_any_size_are_scores():
     """Also beside a mask, and where one key has nearly all attention."""
-    for x in (np.full((2, 8, 8), 1e20), 1e6 * scores(2, 8, 8), np.tile(1e4 * np.eye(8), (2, 1, 1))):
+    first = scores(2, 8, 8) + np.where(np.arange(8) < 2, 2e4, 0)  # every query sees them above all
+    centred = first - first.mean(axis=2, keepdims=True)
+    one = np.tile(1e4 * np.eye(8), (2, 1, 1))
+    for x in (np.full((2, 8, 8), 1e20), 1e6 * scores(2, 8, 8), one, first, centred):
         for mask in (None, future_keys(8, 8)):
             ht.AttentionTensor.from_array(x, mask=mask).centred()
 

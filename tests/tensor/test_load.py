@@ -166,10 +166,10 @@ def test_tables_with_names_and_without(tmp_path, text, values, labels):
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("a,b,c\nx,1,2\ny,3,1_000\n", "'1_000' in row 3, column 3"),
-        ("a,1,b\nx,2,3\n", "'b' in row 1, column 3"),  # a header has no numbers
-        ("x,a,b\n", "'a' in row 1, column 2"),  # a header has rows below it
-        ("a\nb\n", "'b' in row 2, column 1"),  # names of rows have numbers beside them
+        ("a,b,c\nx,1,2\ny,3,1_000\n", "'1_000' in line 3, column 3"),
+        ("a,1,b\nx,2,3\n", "'b' in line 1, column 3"),  # a header has no numbers
+        ("x,a,b\n", "'a' in line 1, column 2"),  # a header has rows below it
+        ("a\nb\n", "'b' in line 2, column 1"),  # names of rows have numbers beside them
     ],
 )
 def test_a_cell_that_is_no_number_is_named(tmp_path, text, where):
@@ -270,6 +270,7 @@ def test_eight_bits_are_read(tmp_path):
         (",2\n5,6\n", [[np.nan, 2], [5, 6]], (None, None)),  # an entry is missing
     ],
 )
+@pytest.mark.filterwarnings("ignore:the first row and the first column of the table are 0, 1, 2")
 def test_names_meet_in_an_empty_cell(tmp_path, text, values, labels):
     (tmp_path / "t.csv").write_text(text)
     found = load_array(tmp_path / "t.csv")
@@ -280,13 +281,13 @@ def test_names_meet_in_an_empty_cell(tmp_path, text, values, labels):
 def test_short_rows_and_other_encodings_are_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("1,2,3\n4,5\n6,7,8\n")
-    with pytest.raises(HeadtreeError, match="same number of cells in every row, got 2 in row 2 and 3 in row 1"):
+    with pytest.raises(HeadtreeError, match="same number of cells in every row, got 2 in line 2 and 3 in line 1"):
         load_array(path)
     path.write_bytes("é,1\nb,2\n".encode("latin-1"))
     with pytest.raises(HeadtreeError, match=r"UTF-8.*convert it"):
         load_array(path)
     path.write_text("1,2\n3,4,5\n")
-    with pytest.raises(HeadtreeError, match="got 3 in row 2 and 2 in row 1"):
+    with pytest.raises(HeadtreeError, match="got 3 in line 2 and 2 in line 1"):
         load_array(path)
     path.write_text("")
     with pytest.raises(HeadtreeError, match="got nothing"):
@@ -298,3 +299,41 @@ def test_pipes_are_not_waited_for(tmp_path):
     for read in (ht.load_tensor, load_array):
         with pytest.raises(HeadtreeError, match="is a pipe"):
             read(tmp_path / "x.npy")
+
+
+def test_numbers_that_are_taken_for_names_are_said(tmp_path):
+    (tmp_path / "t.csv").write_text(",0,1\n0,,1\n1,1,\n")
+    with pytest.warns(ht.HeadtreeWarning, match="first row and the first column"):
+        load_array(tmp_path / "t.csv")
+
+
+def test_lines_are_numbered_as_in_the_file(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("1,2\n\n  \n3,4\n   \n")
+    np.testing.assert_array_equal(load_array(path).values, [[1, 2], [3, 4]])
+    for line in ("3,x", "3"):
+        path.write_text(f"1,2\n\n{line}\n")
+        with pytest.raises(HeadtreeError, match="in line 3"):
+            load_array(path)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble, np.float16, ">i4", bool])
+def test_every_type_of_real_number_is_read(tmp_path, dtype):
+    x = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    np.save(tmp_path / "x.npy", x)
+    np.testing.assert_array_equal(ht.load_tensor(tmp_path / "x.npy").block(), x.astype(float))
+
+
+@pytest.mark.parametrize("dtype", ["U5", "M8[s]", complex])
+def test_other_types_are_named(tmp_path, dtype):
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 4)).astype(dtype))
+    with pytest.raises(HeadtreeError, match="real"):
+        ht.load_tensor(tmp_path / "x.npy")
+
+
+def test_damaged_metadata_are_no_matter_of_encoding(tmp_path):
+    zarr.create_array(tmp_path / "z.zarr", data=X)
+    (tmp_path / "z.zarr" / "zarr.json").write_bytes(b"\xff")
+    with pytest.raises(HeadtreeError) as error:
+        load_array(tmp_path / "z.zarr")
+    assert "UTF-8 (" not in str(error.value)

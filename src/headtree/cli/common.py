@@ -172,25 +172,25 @@ def require_extras(
         require("models", "reading images", "PIL")
 
 
-def check_output(folder: Path, files: Sequence[str], made_with: str) -> None:
-    """Refuse to write into a run, or over files that the same command has not written.
+def check_output(folder: Path, files: Sequence[str], *made_with: str) -> None:
+    """Refuse to write into a run, or over files and folders that the same command has not written.
 
     Parameters
     ----------
     folder : path
         The output folder; it need not exist.
     files : sequence of str
-        The files that the command writes.
-    made_with : str
-        The one of them that only this command writes: where it is, the others are its own.
+        The files and folders that the command writes.
+    *made_with : str
+        Other files, which only this command writes: where one of them is, the rest is its own.
     """
     if exists(folder / "run.json"):
         raise InvalidValueError(f"{folder} is a run; write into another folder with --output")
-    foreign = [] if exists(folder / made_with) else [name for name in files if exists(folder / name)]
-    if foreign:
+    foreign = [name for name in files if exists(folder / name)]
+    if foreign and not any(exists(folder / name) for name in made_with):
         raise InvalidValueError(
-            f"{folder / foreign[0]} exists and was not written by this command; move it, or write into another "
-            "folder with --output"
+            f"{folder / foreign[0]} would be replaced, but without {' or '.join(made_with)} in {folder}, it may "
+            "not be of this command; move it, or write into another folder with --output"
         )
 
 

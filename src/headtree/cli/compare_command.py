@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from headtree.pipeline.model_source import ModelSource
 
 
-#: What is written; the first of them is written by this command only.
-_FILES = ("comparison.json", "comparison.html", "distances.csv", "changed_heads.csv", "families.csv")
+#: What is written beside comparison.json.
+_FILES = ("comparison.html", "distances.csv", "changed_heads.csv", "families.csv", "figures")
 
 
 def compare(
@@ -69,7 +69,7 @@ def compare(
         is_made = checkpoints in ("txl", "vit") or text is not None or images is not None
         model = checkpoints if is_made else None
         require_extras("comparing networks", draw=draw, model=model, images=images, also="compare")
-        check_output(output, _FILES, made_with=_FILES[0])
+        check_output(output, _FILES, "comparison.json")
         from headtree.comparison.compare_networks import compare as compared
 
         names = None
@@ -166,7 +166,7 @@ def _write(found: Comparison, said: dict[str, Any], output: Path, draw: bool) ->
     from headtree._files import write_text
     from headtree.pipeline.tables import csv_text
 
-    write_text(output / _FILES[0], jsonlib.dumps(said, indent=1) + "\n")
+    write_text(output / "comparison.json", jsonlib.dumps(said, indent=1) + "\n")
     write_text(output / "distances.csv", csv_text(found.table()))
     if found.changes:
         heads, families = [], []

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from headtree.section import Section
 
 
-#: What is written of a model, and with --tasks; the first of them is written by this command only.
-_MODEL_FILES = ("sections/depth.json", "layers.csv", "heads.csv", "residual.csv", "paths.csv")
-_TASK_FILES = ("sections/depth_tasks.json",)
+#: What is written, but for the sections.
+_FILES = ("layers.csv", "heads.csv", "residual.csv", "paths.csv", "figures")
 
 
 def depth(
@@ -84,8 +83,7 @@ def depth(
         if model is None and not tasks:
             raise InvalidTypeError("nothing to measure: name a model, or pass --tasks")
         require_extras("measuring depth", draw=True, model=model, images=images)
-        files = _TASK_FILES if model is None else _MODEL_FILES
-        check_output(output, files, made_with=files[0])
+        check_output(output, _FILES, "sections/depth.json", "sections/depth_tasks.json")
         if model is not None:
             from headtree.models.bundled.bundle import N_WORDS
             from headtree.pipeline.model_source import ModelSource

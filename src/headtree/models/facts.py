@@ -142,12 +142,9 @@ def token_embedding(model: nn.Module) -> nn.Embedding | None:
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Number of tokens that the model knows; None if it does not say."""
-    if config_of(model) is not None:
-        table = _method_result(model, "get_input_embeddings")
-        return table.num_embeddings if type(table) is nn.Embedding else None
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    return tables[0].num_embeddings if len(tables) == 1 else None
+    """Number of tokens that a model of transformers knows; None if it does not say, as other models."""
+    table = None if config_of(model) is None else _method_result(model, "get_input_embeddings")
+    return table.num_embeddings if type(table) is nn.Embedding else None
 
 
 def _method_result(model: nn.Module, method: str) -> Any:

@@ -24,7 +24,7 @@ from headtree.tensor.attention_tensor import HeadId
 
 #: Entries of a block of v·W_O of all heads: 64 MB in float64.
 _ENTRIES = 2**23
-#: Cosines that differ from 1 by less are of equal heads.
+#: Cosines that differ from 1 by less are 1.
 _SAME = 1e-12
 
 
@@ -75,7 +75,7 @@ def similarity_of_kernels(
         for what, is_mean in zip(("probabilities", "values"), means, strict=True)
         if is_mean.any()
     )
-    are_equal = equal_heads(heads, np.minimum(*both) >= 1 - _SAME)
+    are_equal = equal_heads(heads, np.minimum(*both) >= 1 - _SAME, "look and write alike, but for a factor,")
     return from_kernels("function", heads, both, (*notes, *are_equal))
 
 

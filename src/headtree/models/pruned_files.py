@@ -159,7 +159,7 @@ def _record(path: Path) -> Mapping[str, Any]:
 def _built(path: Path, record: Mapping[str, Any]) -> nn.Module:
     """The unpruned model, with weights that are replaced later."""
     if record["class"] == TransformerXL.__name__ and record["library"] == "headtree":
-        return TransformerXL(TransformerXLConfig.from_dict(json.loads((path / _CONFIG).read_text())))
+        return TransformerXL(TransformerXLConfig.from_dict(read_json(path / _CONFIG)))
     if record["library"] != "transformers":
         raise InvalidTypeError(
             f"model must be given, because headtree cannot build a {record['class']}: pass a model of that class "

@@ -108,16 +108,18 @@ def from_distances(
     )
 
 
-def equal_heads(heads: tuple[HeadId, ...], is_equal: Bool[np.ndarray, "input head head"]) -> tuple[str, ...]:
-    """A note on heads that are equal on every input, if there are any."""
+def equal_heads(
+    heads: tuple[HeadId, ...], is_equal: Bool[np.ndarray, "input head head"], words: str = "are equal"
+) -> tuple[str, ...]:
+    """A note on heads that are equal, or what `words` say, on every input, if there are any."""
     always = np.logical_and.reduce(is_equal, axis=0)
     groups = [np.flatnonzero(row) for i, row in enumerate(always) if row.sum() > 1 and row.argmax() == i]
     if not groups:
         return ()
     if len(groups[0]) == len(heads):
-        return (f"all {len(heads)} heads are equal on every input, so there is nothing to tell them apart by",)
+        return (f"all {len(heads)} heads {words} on every input, so there is nothing to tell them apart by",)
     named = "; ".join(", ".join(str(heads[i]) for i in group) for group in groups)
-    return (f"some heads are equal on every input: {named}",)
+    return (f"some heads {words} on every input: {named}",)
 
 
 def from_kernels(

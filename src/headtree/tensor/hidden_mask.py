@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 #: How far below the largest score of their row numbers are that stand for a mask: models add -1e4, -1e9 or -inf to
 #: scores, which may be negative all along a row.
 _FAR_BELOW = 5e3
-#: A mask of all such numbers among the scores x, in Python.
+#: A mask of all such numbers among the scores x in Python, without a mask and beside one.
 _ALL_FAR_BELOW = f"x <= x.max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f}"
+_BESIDE_A_MASK = f"mask | (x <= np.where(mask, -np.inf, x).max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f})"
 
 
 def check_future_keys(att: AttentionTensor) -> None:
@@ -35,7 +36,7 @@ def check_future_keys(att: AttentionTensor) -> None:
             raise InvalidValueError(
                 f"the scores of head {att.heads[head]} hold a causal mask as large negative numbers, which would "
                 "count as scores; write nan there in a file, or pass the mask itself when you make the tensor: "
-                f"mask={_words(att, slice(head, head + 1), future)}"
+                f"mask={_mask_words(att, slice(head, head + 1), future)}"
             )
     if att.mask is not None:
         last = slice(n_queries - 1, n_queries)
@@ -43,7 +44,8 @@ def check_future_keys(att: AttentionTensor) -> None:
             if _is_half_masked(att, slice(head, head + 1), slice(None)):
                 raise InvalidValueError(
                     f"the scores of head {att.heads[head]} hold large negative numbers that stand for a mask where "
-                    f"the mask given hides nothing, and would count as scores; hide them too: mask={_ALL_FAR_BELOW}"
+                    "the mask given hides nothing, and would count as scores; write nan there in a file, or hide "
+                    f"them too: mask={_BESIDE_A_MASK}"
                 )
     if att.mask is None and att.provenance.get("causal") and future.any():
         warnings.warn(
@@ -70,7 +72,7 @@ def _present(att: AttentionTensor, heads: slice, queries: slice) -> tuple[Tensor
 def _is_hidden(
     att: AttentionTensor, heads: slice, queries: slice, future: Bool[Tensor, "query key"]
 ) -> Bool[Tensor, " head"]:
-    """Whether all future keys of each head are present, and far below the largest score of their row.
+    """Whether all future keys of each head that are present are far below the largest score of their row.
 
     Rows that are far below the others as a whole, as those of padding, say nothing. If earlier keys are far below
     the largest score as well, this is attention to one key.
@@ -82,15 +84,17 @@ def _is_hidden(
     largest = scores.masked_fill(~allowed, -torch.inf).amax(dim=2, keepdim=True)
     far = largest.isfinite() & (largest - scores >= _FAR_BELOW)
     is_asked = future & (largest.amax(dim=1, keepdim=True) - largest < _FAR_BELOW)
-    is_far = ((far & present) | ~is_asked).flatten(1).all(dim=1) & is_asked.flatten(1).any(dim=1)
+    far &= present
+    is_far = (far | ~present | ~is_asked).flatten(1).all(dim=1) & (far & is_asked).flatten(1).any(dim=1)
     has_two_near = ((allowed & ~far).sum(dim=2) > 1).any(dim=1) | (allowed.sum(dim=2) < 2).all(dim=1)
     return is_far & has_two_near
 
 
 def _is_half_masked(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor, " head"]:
-    """Whether each row falls into scores near its largest and others far below, which are nearly equal.
+    """Whether each row falls into scores near its largest and others far below 0, which are nearly equal.
 
-    Some rows may have none that are far below. One that has some has two that are near.
+    Some rows may have none that are far below. One that has some has two that are near; and it is not the same keys
+    that are near in all of them, as if all attended to the first tokens.
     """
     scores, present = _present(att, heads, queries)
     largest = scores.masked_fill(~present, -torch.inf).amax(dim=2, keepdim=True)
@@ -100,16 +104,20 @@ def _is_half_masked(att: AttentionTensor, heads: slice, queries: slice) -> Bool[
     highest = scores.masked_fill(~far, -torch.inf).amax(dim=2)
     lowest = scores.masked_fill(~far, torch.inf).amin(dim=2)
     gap = scores.masked_fill(~near, torch.inf).amin(dim=2) - highest
-    is_split = (gap >= _FAR_BELOW) & (highest - lowest < _FAR_BELOW)
+    is_split = (gap >= _FAR_BELOW) & (highest - lowest < _FAR_BELOW) & (highest <= -_FAR_BELOW)
     has_two = has_far & (near.sum(dim=2) > 1)
-    return (is_split | ~has_far).all(dim=1) & has_two.any(dim=1)
+    somewhere = (near & has_far[..., None]).any(dim=1)
+    everywhere = (near | ~has_far[..., None]).all(dim=1)
+    varies = (somewhere != everywhere).any(dim=1) | (scores.shape[1] == 1)
+    return (is_split | ~has_far).all(dim=1) & has_two.any(dim=1) & varies
 
 
-def _words(att: AttentionTensor, heads: slice, future: Bool[Tensor, "query key"]) -> str:
-    """The mask of a head in Python: a causal one if nothing else is hidden."""
+def _mask_words(att: AttentionTensor, heads: slice, future: Bool[Tensor, "query key"]) -> str:
+    """The mask of a head in Python: a causal one if nothing else is hidden, beside the mask that there is."""
     scores, present = _present(att, heads, slice(None))
     largest = scores.masked_fill(~present, -torch.inf).amax(dim=2, keepdim=True)
     n_queries, n_keys = future.shape
     if (present & ~future & (largest - scores >= _FAR_BELOW)).any():
-        return _ALL_FAR_BELOW
-    return f"np.triu(np.ones(({n_queries}, {n_keys}), bool), {1 + n_keys - n_queries})"
+        return _ALL_FAR_BELOW if att.mask is None else _BESIDE_A_MASK
+    causal = f"np.triu(np.ones(({n_queries}, {n_keys}), bool), {1 + n_keys - n_queries})"
+    return causal if att.mask is None else f"mask | {causal}"

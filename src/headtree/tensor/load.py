@@ -6,6 +6,7 @@ import csv
 import math
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from headtree import _checks
 from headtree._extras import require
 from headtree._files import checked_path, exists, read_json, unusable
-from headtree.errors import HeadtreeError, InvalidTypeError, InvalidValueError, first_line
+from headtree.errors import HeadtreeError, HeadtreeWarning, InvalidTypeError, InvalidValueError, first_line
 from headtree.tensor.attention_tensor import AttentionTensor, Kind
 from headtree.tensor.plain_zarr import PlainZarr
 
@@ -95,14 +96,17 @@ def _without_missing(values: Any, kind: str, mask: Any) -> tuple[Any, Any]:
     """An array in memory with 0 where entries are missing, and the mask with them."""
     if isinstance(values, PlainZarr):
         return values, mask
-    found = torch.as_tensor(np.ascontiguousarray(values)) if isinstance(values, np.ndarray) else values
-    if not found.is_floating_point():
+    if not (values.is_floating_point() if isinstance(values, torch.Tensor) else values.dtype.kind == "f"):
         return values, mask
-    missing = found.isnan() | (found == -torch.inf) if kind == "scores" else found.isnan()
+    missing = values.isnan() if isinstance(values, torch.Tensor) else np.isnan(values)
+    if kind == "scores":
+        missing |= values == -np.inf
     if not missing.any():
         return values, mask
-    own = _checks.missing_entries(mask, "the array", tuple(found.shape))
-    return found.masked_fill(missing, 0), missing if own is None else missing | own
+    own = _checks.missing_entries(mask, "the array", tuple(values.shape))
+    if isinstance(values, torch.Tensor):
+        return values.masked_fill(missing, 0), missing if own is None else missing | own.cpu()
+    return np.where(missing, values.dtype.type(0), values), missing if own is None else missing | own.cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +124,8 @@ def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> Load
     Parameters
     ----------
     path : path
-        A file that `load_tensor` reads, a .csv or .tsv table, whose first row and column may be names, or a Zarr
-        folder.
+        A file that `load_tensor` reads, a .csv or .tsv table, or a Zarr folder. The first row and column of a table
+        may be names: words, or behind an empty cell 0, 1, 2, …, as pandas writes them.
     name : str, optional
         Which array, if there are several.
 
@@ -176,7 +180,7 @@ def _read_guarded(reader: Callable[[Path], T], source: Path) -> T:
             raise
         if isinstance(error, MemoryError):
             raise InvalidValueError(f"{source} does not fit into memory ({error}); read a part of it") from error
-        if isinstance(error, UnicodeDecodeError):
+        if isinstance(error, UnicodeDecodeError) and source.suffix.lower() in _SEPARATORS:
             raise InvalidValueError(f"{source} must be text in UTF-8 ({error}); convert it") from error
         has_pickles = isinstance(error, UnpicklingError) or bool(_HAS_PICKLES.search(str(error)))
         remedy = (
@@ -199,16 +203,17 @@ def _read_csv(path: Path) -> LoadedArray:
     import pandas as pd
 
     with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = [line for line in csv.reader(file, delimiter=_SEPARATORS[path.suffix.lower()]) if line]
+        reader = csv.reader(file, delimiter=_SEPARATORS[path.suffix.lower()])
+        rows_of = [(line, reader.line_num) for line in reader if len(line) > 1 or "".join(line).strip()]
+    lines, numbers_of = [line for line, _ in rows_of], [number for _, number in rows_of]
     uneven = next((i for i, line in enumerate(lines) if len(line) != len(lines[0])), None)
     if not lines or uneven is not None:
-        problem = "nothing" if uneven is None else f"{len(lines[uneven])} in row {uneven + 1}"
-        first = "" if uneven is None else f" and {len(lines[0])} in row 1"
+        found = ["nothing"] if uneven is None else [f"{len(lines[i])} in line {numbers_of[i]}" for i in (uneven, 0)]
         raise InvalidValueError(
-            f"{path} must have the same number of cells in every row, got {problem}{first}; an empty cell is a "
-            "missing entry"
+            f"{path} must have the same number of cells in every row, got {' and '.join(found)}; an empty cell is "
+            "a missing entry"
         )
-    table = pd.DataFrame(lines)
+    table = pd.DataFrame(lines, index=numbers_of)
     words = table.map(lambda cell: not _is_number(cell))
     beside = words.iloc[0, 1:] if table.shape[1] > 1 else words.iloc[0]  # above names of rows may be anything
     is_framed = _is_framed(table, words)
@@ -220,8 +225,8 @@ def _read_csv(path: Path) -> LoadedArray:
     if len(wrong):
         row, column = cells.index[wrong[0][0]], cells.columns[wrong[0][1]]
         raise InvalidValueError(
-            f"{path} must hold numbers outside its first row and column, got {table.loc[row, column]!r} in row "
-            f"{row + 1}, column {column + 1}; empty cells are missing entries"
+            f"{path} must hold numbers outside its first row and column, got {table.loc[row, column]!r} in line "
+            f"{row}, column {column + 1}; empty cells are missing entries"
         )
     numbers = [[np.nan if cell.strip() in _EMPTY else float(cell) for cell in row] for row in cells.to_numpy()]
     return LoadedArray(
@@ -238,8 +243,16 @@ def _is_framed(table: Any, words: Any) -> bool:
     if table.iloc[0, 0].strip() or min(table.shape) < 2:
         return False
     across, down = table.iloc[0, 1:], table.iloc[1:, 0]
-    are_words = bool(words.iloc[0, 1:].all()) or bool(words.iloc[1:, 0].all())
-    return are_words or all(list(names) == [str(i) for i in range(len(names))] for names in (across, down))
+    if bool(words.iloc[0, 1:].all()) or bool(words.iloc[1:, 0].all()):
+        return True
+    if any(list(names) != [str(i) for i in range(len(names))] for names in (across, down)):
+        return False
+    warnings.warn(
+        "the first row and the first column of the table are 0, 1, 2, … behind an empty cell, and taken for names",
+        HeadtreeWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def _is_number(cell: str) -> bool:

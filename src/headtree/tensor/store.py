@@ -220,7 +220,7 @@ def _read(target: Path, group: Any, labels: SmallArrays, i: int) -> AttentionTen
         kind=str(group.attrs["kind"]),  # type: ignore[arg-type]
         mask=stored("mask") if has_mask else None,
         provenance=json.loads(str(group.attrs["provenance"]))[i],
-        sinks=labels.row("sink", i).copy() if "sink" in group else None,
+        sinks=labels.row("sink", i) if "sink" in group else None,
     )
 
 

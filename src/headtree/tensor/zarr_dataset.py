@@ -176,10 +176,10 @@ class SmallArrays:
         return found
 
     def row(self, name: str, i: int) -> np.ndarray[Any, Any]:
-        """Row i of an array of the group; of a large array, only that row is read."""
+        """A copy of row i of an array of the group; of a large array, only that row is read."""
         if name not in self._known and self._group[name].size > _SMALL:
             return np.asarray(self._group[name][i])
-        return np.asarray(self.whole(name)[i])
+        return np.array(self.whole(name)[i])
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:

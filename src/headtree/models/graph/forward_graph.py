@@ -7,6 +7,7 @@ products. The components of a model can thus be recognized by what they compute;
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from headtree.errors import InvalidTypeError
+from headtree.errors import HeadtreeError, InvalidTypeError
 from headtree.models.inputs import ModelInput
 from headtree.models.module_stack import ModuleCall, ModuleStack, tensors_of
 from headtree.models.watching.probe import arguments
@@ -326,6 +327,15 @@ class Trace:
     reported: tuple[Ref | None, ...] = ()  #: on request, the attention of each layer that the model returned
 
 
+def _takes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the model's forward has parameters for these arguments."""
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
 def trace(
     model: nn.Module,
     item: ModelInput,
@@ -382,6 +392,8 @@ def trace(
         try:
             output = model(*args, **kwargs, **options)
         except TypeError as error:
+            if isinstance(error, HeadtreeError) or _takes(model, args, {**kwargs, **options}):
+                raise
             raise InvalidTypeError(
                 f"model {type(model).__name__} does not take these inputs: {error}; pass a model of the same kind"
             ) from error
