@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headtree.geometry.order_statistics import median
@@ -19,6 +19,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(n=st.integers(1, 300), seed=st.integers(0, 9))
+@example(n=3, seed=4)  # twice the middle of the huge ones is out of range
 def test_medians_are_those_of_numpy(kind, n, seed):
     values = KINDS[kind](np.random.default_rng(seed), n)
     before = values.copy()

@@ -75,4 +75,5 @@ def median(values):  # type: ignore[no-untyped-def]
             between[found] = values[i]
             found += 1
     between.sort()
-    return (between[(n - 1) // 2 - n_below] + between[n // 2 - n_below]) / 2
+    middle = between[n // 2 - n_below]
+    return middle if n % 2 else (between[n // 2 - 1 - n_below] + middle) / 2
