@@ -128,30 +128,19 @@ def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Work
     """Find the tree of heads that the inputs agree on, for every similarity; families are made of the first."""
     settings, run = writer.record.settings, writer.run
     chosen, measures = settings["similarity"], settings["measures"]
+    similarities: dict[str, HeadSimilarity] = {}
+    for kind in dict.fromkeys(("attention", chosen, "function", "questionnaire")):
+        similarity = _similarity(kind, run, begin, workers, memory, is_chosen=kind == chosen)
+        if isinstance(similarity, HeadSimilarity):
+            similarities[kind] = similarity
+            _add_notes(writer, similarity.notes)
+        elif similarity is not None:
+            _add_notes(writer, (similarity,))
     agreed: dict[str, Callable[[], Consensus]] = {}
-
-    def compared(*kinds: str) -> dict[str, HeadSimilarity]:
-        found = {}
-        for kind in dict.fromkeys(kinds):
-            similarity = _similarity(kind, run, begin, workers, memory, is_chosen=kind == chosen)
-            if isinstance(similarity, HeadSimilarity):
-                found[kind] = similarity
-                _add_notes(writer, similarity.notes)
-            elif similarity is not None:
-                _add_notes(writer, (similarity,))
-        return found
-
-    def begin_trees(similarities: dict[str, HeadSimilarity]) -> None:
-        for kind, similarity in similarities.items():
-            call = partial(tasks.agreed, similarity, measures["bootstrap"], measures["seed"])
-            agreed[kind] = workers.begin(call)
-
-    # the tree of functions takes longest and begins first; comparisons would wait behind it
-    at_once = compared("attention", chosen, "function")
-    begin_trees({kind: at_once.pop(kind) for kind in ("function",) if kind in at_once})
-    begin_trees(at_once)
-    if "questionnaire" not in agreed:
-        begin_trees(compared("questionnaire"))
+    # comparisons would wait behind trees; that of functions takes longest, and the others are made beside it
+    for kind in sorted(similarities, key=lambda kind: kind != "function"):
+        call = partial(tasks.agreed, similarities[kind], measures["bootstrap"], measures["seed"])
+        agreed[kind] = workers.begin(call)
     in_order = dict.fromkeys((chosen, "attention", "function", "questionnaire"))
     with writer.whole(writer.path / "similarity.zarr") as draft:
         write_similarities(draft, {kind: agreed[kind]() for kind in in_order if kind in agreed})
