@@ -136,3 +136,15 @@ def test_take_wants_a_permutation():
 def test_levels_that_are_not_there_are_named(level, message):
     with pytest.raises(HeadtreeError, match=f"level must be .*{message}"):
         PartitionTree.halving(4).folders(level)
+
+
+@given(st.lists(st.integers(-2, 5), min_size=1, max_size=8))
+def test_levels_numbered_by_smallest_leaf_are_left_as_they_are(labels):
+    numbers: dict[int, int] = {}
+    expected = [numbers.setdefault(label, len(numbers)) for label in labels]  # in the order of appearance
+    n = len(labels)
+    tree = PartitionTree([[0] * n, labels, range(n)])
+    assert tree.labels[1].tolist() == expected
+    given_again = PartitionTree(tree.labels)
+    np.testing.assert_array_equal(given_again.labels, tree.labels)
+    assert not np.shares_memory(given_again.labels, tree.labels)

@@ -6,6 +6,7 @@ import numba
 import numpy as np
 from jaxtyping import Float
 
+from headtree.geometry.order_statistics import smallest_and_largest
 from headtree.trees.tree import PartitionTree
 
 #: Joins whose mean affinities differ by less than this fraction of the range of all affinities count as one join.
@@ -47,7 +48,10 @@ def linkage_joins(affinity):  # type: ignore[no-untyped-def]
     never end.
     """
     n = len(affinity)
-    low, high = _range(affinity)
+    low = high = affinity[0, 0]
+    for row in range(n):
+        least, most = smallest_and_largest(affinity[row, : row + 1])
+        low, high = min(low, least), max(high, most)
     tolerance = max(_SAME * (high - low), n * _ROUNDING * max(-low, high))
     slots, affinity_of_join = _nearest_neighbour_joins(affinity)
     parts, first_of_round = np.empty((n - 1, 2), dtype=np.int64), np.empty(n - 1, dtype=np.int64)
@@ -70,17 +74,6 @@ def linkage_joins(affinity):  # type: ignore[no-untyped-def]
         before = affinity_of_join[join]
         first_of_round[i] = first
     return parts, first_of_round, affinity_of_join[ordered]
-
-
-@numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"nnan", "nsz"})  # vectors of comparisons
-def _range(matrix):  # type: ignore[no-untyped-def]
-    """Smallest and largest entry."""
-    low = high = matrix[0, 0]
-    for row in matrix:
-        for value in row:
-            low = value if value < low else low
-            high = value if value > high else high
-    return low, high
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)

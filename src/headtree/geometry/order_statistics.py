@@ -18,6 +18,9 @@ _SAMPLED = 1 << 20
 #: Bins among which the middle of many numbers is looked for.
 _BINS = 1024
 
+#: Numbers that are compared side by side.
+_LANES = 32
+
 
 def order_statistics(values: Float[Tensor, " entry"], ranks: Sequence[int]) -> list[float]:
     """The entries that would have these ranks, from 0, if all were sorted.
@@ -44,6 +47,22 @@ def _statistic(values: Float[Tensor, " entry"], rank: int, sample: Float[Tensor,
     return float(values.sort().values[rank])
 
 
+@numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"nnan", "nsz"})
+def smallest_and_largest(values):  # type: ignore[no-untyped-def]
+    """The range of finite numbers, for kernels; one vector instruction compares several of them."""
+    low, high = np.full(_LANES, values[0]), np.full(_LANES, values[0])
+    n_whole = len(values) // _LANES * _LANES
+    for first in range(0, n_whole, _LANES):
+        for lane in range(_LANES):
+            value = values[first + lane]
+            low[lane] = value if value < low[lane] else low[lane]
+            high[lane] = value if value > high[lane] else high[lane]
+    smallest, largest = low.min(), high.max()
+    for value in values[n_whole:]:
+        smallest, largest = min(smallest, value), max(largest, value)
+    return smallest, largest
+
+
 @numba.njit(cache=True, error_model="numpy", nogil=True)
 def median(values):  # type: ignore[no-untyped-def]
     """The median of finite numbers as numpy has it, for kernels.
@@ -51,7 +70,7 @@ def median(values):  # type: ignore[no-untyped-def]
     Only the numbers in the bins around the middle are sorted. A selection compares all of them, and no processor
     can predict how these comparisons come out.
     """
-    n, low, high = len(values), values.min(), values.max()
+    n, (low, high) = len(values), smallest_and_largest(values)
     scale = _BINS / (high - low)
     if not 0 < scale < np.inf:  # all equal, or too close together or far apart for bins
         return np.median(values)

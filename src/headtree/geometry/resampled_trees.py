@@ -12,8 +12,11 @@ import numba
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from headtree.geometry.combined_affinity import InputMatrices, combined_affinity
+from headtree.geometry.combined_affinity import InputMatrices, unpacked
 from headtree.geometry.linkage import linkage_joins
+
+#: Trees whose affinities are made before they are grown: few enough for a processor's cache.
+_AT_A_TIME = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,11 @@ class ResampledTrees:
     ) -> ResampledTrees:
         """Grow the average-linkage tree of each weighting of the inputs."""
         rows = np.ascontiguousarray(weights.reshape(-1, inputs.n_inputs))
-        return cls(*_grow(inputs.parts, rows, inputs.is_kernel))
+        found = [
+            _grow(inputs.packed_affinities(rows[first : first + _AT_A_TIME]), inputs.n_leaves)
+            for first in range(0, max(1, len(rows)), _AT_A_TIME)
+        ]
+        return cls(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def closeness(self) -> Float[np.ndarray, "leaf leaf"]:
         """How closely the trees join two leaves: 1 minus the mean share of the leaves in their smallest folder.
@@ -80,12 +87,13 @@ def _is_folder(joins, first_of_round):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, error_model="numpy", nogil=True)
-def _grow(parts, weights, is_kernel):  # type: ignore[no-untyped-def]
-    n_trees, n = len(weights), parts.shape[2]
+def _grow(affinities, n):  # type: ignore[no-untyped-def]
+    """The tree of each packed affinity of n leaves."""
+    n_trees = len(affinities)
     joins = np.empty((n_trees, n - 1, 2), dtype=np.int64)
     is_folder = np.empty((n_trees, n - 1), dtype=np.bool_)
     for tree in range(n_trees):
-        joins[tree], first_of_round, _ = linkage_joins(combined_affinity(parts, weights[tree], is_kernel))
+        joins[tree], first_of_round, _ = linkage_joins(unpacked(affinities[tree], n))
         is_folder[tree] = _is_folder(joins[tree], first_of_round)
     return joins, is_folder
 

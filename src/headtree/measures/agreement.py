@@ -158,20 +158,23 @@ def expected_information(a: Int[np.ndarray, " folder"], b: Int[np.ndarray, " lab
     n = int(a.sum())
     total = 0.0
     logs = gammaln(np.arange(n + 2) + 1.0)  # logarithms of factorials
-    for size_a in a:
-        for size_b in b:
+    for size_a, n_a in zip(*np.unique(a, return_counts=True), strict=True):
+        for size_b, n_b in zip(*np.unique(b, return_counts=True), strict=True):
             shared = np.arange(max(1, size_a + size_b - n), min(size_a, size_b) + 1)
             log_share = logs[size_a] + logs[size_b] + logs[n - size_a] + logs[n - size_b] - logs[n]
             log_share = log_share - logs[shared] - logs[size_a - shared] - logs[size_b - shared]
             log_share = log_share - logs[n - size_a - size_b + shared]
             gain = shared / n * np.log(n * shared / (size_a * size_b))
-            total += float((gain * np.exp(log_share)).sum())
+            total += int(n_a * n_b) * float((gain * np.exp(log_share)).sum())
     return total
 
 
 def _entropy(sizes: Int[np.ndarray, "draw group"]) -> Float[np.ndarray, " draw"]:
-    shares = sizes / sizes.sum(axis=1, keepdims=True)
-    return np.asarray(-xlogy(shares, shares).sum(axis=1))
+    """Entropy of groups with these sizes; n log n is looked up, since there are few different sizes."""
+    n_leaves = int(sizes[0].sum())
+    possible = np.arange(n_leaves + 1.0)
+    logarithms = xlogy(possible, possible)
+    return np.asarray((logarithms[n_leaves] - logarithms[sizes].sum(axis=1)) / n_leaves)
 
 
 def _permuted(

@@ -289,11 +289,9 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
             "for a tree without inner folders use PartitionTree.flat(n)"
         )
     n_leaves = table.shape[1]
-    result: np.ndarray = np.empty(table.shape, dtype=np.int64)
-    for level, row in enumerate(table):
-        _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
-        result[level] = np.argsort(np.argsort(first))[inverse]
-        if level and not _refines(result[level], result[level - 1]):
+    result = table.astype(np.int64) if _is_numbered_by_smallest_leaf(table) else _numbered_by_smallest_leaf(table)
+    for level in range(1, len(result)):
+        if not _refines(result[level], result[level - 1]):
             raise InvalidValueError(
                 f"labels: each level must refine the one above, but a folder on level {level} has leaves in "
                 f"two folders on level {level - 1}; order the levels from the root to the leaves"
@@ -309,6 +307,20 @@ def _canonical(labels: Any) -> Int[np.ndarray, "level leaf"]:
             f"{n_leaves} leaves; append a level of distinct labels"
         )
     return _frozen(result)
+
+
+def _is_numbered_by_smallest_leaf(table: Int[np.ndarray, "level leaf"]) -> bool:
+    """Whether each level's first leaf has number 0, and every other leaf a number before it or the next one."""
+    highest = np.maximum.accumulate(table, axis=1)
+    return bool(not table[:, 0].any() and (table >= 0).all() and (np.diff(highest, axis=1) <= 1).all())
+
+
+def _numbered_by_smallest_leaf(table: Int[np.ndarray, "level leaf"]) -> Int[np.ndarray, "level leaf"]:
+    result: np.ndarray = np.empty(table.shape, dtype=np.int64)
+    for level, row in enumerate(table):
+        _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+        result[level] = np.argsort(np.argsort(first))[inverse]
+    return result
 
 
 def _refines(lower: Int[np.ndarray, " leaf"], upper: Int[np.ndarray, " leaf"]) -> bool:
