@@ -113,3 +113,18 @@ def test_other_kinds_are_for_tensors():
         view.head_similarity(inputs=built("bert")[1], kind="attention")
     with pytest.raises(ht.HeadtreeError, match=r"kind must be one of \('attention'"):
         view.head_similarity(inputs=built("bert")[1], kind="values")
+
+
+def test_kernels_do_not_depend_on_the_number_of_threads():
+    network = ht.load_bundled("txl")
+    view = ht.ModelView(network.model, tokenizer=network.tokenizer)
+    inputs = [{"input_ids": item["input_ids"][:, :16]} for item in network.inputs[:1]]
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for n_threads in (1, 2):
+            torch.set_num_threads(n_threads)
+            found.append(view.head_similarity(inputs=inputs).inputs.parts)
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_array_equal(*found)

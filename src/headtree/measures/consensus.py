@@ -15,10 +15,12 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures.families import (
+    DEFAULT_FAMILIES,
     Families,
     Growth,
     Replication,
     best_folders,
+    exponent_of_families,
     growth_of_support,
     inner_folders,
     leaves_of_inner,
@@ -29,9 +31,6 @@ from headtree.measures.support import as_folder, folder_support
 from headtree.questionnaire.organization import Organization
 from headtree.similarity.head_similarity import HeadSimilarity
 from headtree.trees.tree import PartitionTree
-
-#: Families that are chosen by default.
-_FAMILIES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,22 +95,26 @@ class Consensus:
         chosen = [leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least]
         return sorted(chosen, key=len, reverse=True)
 
-    def families(self, at_most: int = _FAMILIES) -> Families:
+    def families(self, at_most: int = DEFAULT_FAMILIES) -> Families:
         r"""Choose the main families of heads: large folders that other inputs show again.
 
         Of all sets of at most `at_most` disjoint folders with support, this is the one that maximizes
 
-        .. math:: \sum_F p_F (1 - p_F) (t_F + s_F),
+        .. math:: \sum_F p_F^a (1 - p_F) (t_F + s_F),
 
         where :math:`p_F` is the folder's fraction of the leaves, :math:`t_F` its transfer and :math:`s_F` its
         support. A folder counts for little if it is small, if it contains almost all leaves, or if other inputs
         show little of it. (By support alone, families would be smaller and other inputs would cut them elsewhere;
-        by transfer alone, larger with less support.) Where no folder has support, as in noise, there is no family.
+        by transfer alone, larger with less support.) The exponent is :math:`a = 1` if eight families, or `at_most`
+        if that is more, then contain 85 % of the leaves. Otherwise it is 2: where fine families leave many heads
+        out, coarser ones leave out fewer, and other inputs show them better. Their `replication` compares families
+        of halves of the inputs with the same exponent. Where no folder has support, as in noise, there is no
+        family.
 
         Heads that *do* alike must look alike and write alike, and large folders often only look alike. For
-        "function", :math:`p_F (1 - p_F)` is therefore replaced by :math:`\binom{n_F}{2} (k_F - 0.15)`, where
+        "function", :math:`p_F^a (1 - p_F)` is therefore replaced by :math:`\binom{n_F}{2} (k_F - 0.13)`, where
         :math:`n_F` is the number of heads and :math:`k_F`, the *likeness*, is the mean centred cosine of their
-        pairs, of attention or of values, whichever is smaller. A folder with a likeness below 0.15 is no family.
+        pairs, of attention or of values, whichever is smaller. A folder with a likeness below 0.13 is no family.
 
         Examples
         --------
@@ -128,7 +131,8 @@ class Consensus:
         0
         """
         at_most = _checks.at_least_one(at_most, "at_most")
-        chosen = best_folders(self.tree, self.transfer, self.support, at_most, self.likeness)
+        exponent = exponent_of_families(self.tree, self.transfer, self.support, at_most)
+        chosen = best_folders(self.tree, self.transfer, self.support, at_most, exponent, self.likeness)
         chosen.sort(key=lambda i: (-len(self.folders[i]), int(self.folders[i][0])))
         of_leaf = np.full(self.tree.n_leaves, -1)
         for family, i in enumerate(chosen):
@@ -139,7 +143,7 @@ class Consensus:
             support=self.support[chosen],
             medoid=np.array([self._medoid(self.folders[i]) for i in chosen], dtype=np.int64),
             of_leaf=of_leaf,
-            replication=self.replication if at_most == _FAMILIES else None,
+            replication=self.replication if at_most == DEFAULT_FAMILIES else None,
         )
 
     def _medoid(self, leaves: Int[np.ndarray, " _leaf_of_folder"]) -> int:
@@ -262,14 +266,17 @@ def consensus_of(
     tree = linkage_tree(found.closeness)
     leaves_of_folders = leaves_of_inner(tree)
     folders = [as_folder(leaves) for leaves in leaves_of_folders]
+    transfer = np.array([found.transfer[folder] for folder in folders])
+    support = np.array([found.support[folder] for folder in folders])
+    settings = found.chance, DEFAULT_FAMILIES, exponent_of_families(tree, transfer, support), source
     return Consensus(
         kind=kind,
         tree=tree,
         affinity=inputs.combined(),
-        transfer=np.array([found.transfer[folder] for folder in folders]),
-        support=np.array([found.support[folder] for folder in folders]),
-        replication=replication_of_families(inputs, found.chance, _FAMILIES, source) if halved else None,
-        growth=growth_of_support(inputs, found.chance, _FAMILIES, source) if halved else (),
+        transfer=transfer,
+        support=support,
+        replication=replication_of_families(inputs, *settings) if halved else None,
+        growth=growth_of_support(inputs, *settings) if halved else (),
         n_inputs=inputs.n_inputs,
         n_bootstrap=n_bootstrap,
         likeness=likeness_of(inputs, leaves_of_folders),

@@ -26,7 +26,16 @@ _SUBSETS = 5
 
 #: Heads do alike if they look alike and write alike: both mean cosines, without what all heads share, above this.
 #: Chosen on validation text; `docs/similarities.md` has the numbers.
-_LEAST_LIKENESS = 0.15
+_LEAST_LIKENESS = 0.13
+
+#: Families that are chosen by default.
+DEFAULT_FAMILIES = 8
+
+#: Exponents of a folder's share of the leaves: the larger, the coarser are the families. The second is for families
+#: that leave out too many leaves with the first. Chosen on validation inputs of 14 networks; `docs/similarities.md`
+#: has the numbers.
+_FINE, _COARSE = 1.0, 2.0
+_MOST_LEAVES = 0.85
 
 
 class Replication(NamedTuple):
@@ -84,30 +93,31 @@ class Families:
 
 
 def replication_of_families(
-    inputs: InputMatrices, chance: Chance, at_most: int, rng: np.random.Generator
+    inputs: InputMatrices, chance: Chance, at_most: int, exponent: float, rng: np.random.Generator
 ) -> Replication | None:
     """Compare the families of two halves of the inputs; None for fewer than four inputs.
 
     The null distribution is that of all inputs, and not conditional: what is asked is whether the same folders are
-    chosen, not whether each holds.
+    chosen, not whether each holds. Families are as fine or coarse as those of all inputs: those of a few inputs
+    hold fewer leaves, and would be coarse for that.
     """
     if inputs.n_inputs < 4 or inputs.n_leaves < 3:
         return None
     halves: list[_Drawn] = []
     for _ in range(_HALVINGS):
         halves += [_Drawn.of(half, rng) for half in np.array_split(rng.permutation(inputs.n_inputs), 2)]
-    labels = [each.labels for each in _quick_families(inputs, halves, chance, at_most)]
+    labels = [each.labels for each in _quick_families(inputs, halves, chance, at_most, exponent)]
     found = [adjusted_rand_index(*pair) for pair in zip(labels[::2], labels[1::2], strict=True)]
     low, high = np.quantile(found, [0.025, 0.975])
     return Replication(float(np.mean(found)), float(low), float(high))
 
 
 def growth_of_support(
-    inputs: InputMatrices, chance: Chance, at_most: int, rng: np.random.Generator
+    inputs: InputMatrices, chance: Chance, at_most: int, exponent: float, rng: np.random.Generator
 ) -> tuple[Growth, ...]:
     """Support of the families of a quarter, a half and all of the inputs, four of them at least.
 
-    As in `replication_of_families`, the null distribution is that of all inputs, and not conditional.
+    As in `replication_of_families`, null distribution and exponent are those of all inputs.
     """
     n = inputs.n_inputs
     sizes = sorted({size for size in (n // 4, n // 2, n) if size >= 4})
@@ -116,7 +126,7 @@ def growth_of_support(
     subsets = [
         _Drawn.of(rng.permutation(n)[:size], rng) for size in sizes for _ in range(_SUBSETS if size < n else 1)
     ]
-    families = _quick_families(inputs, subsets, chance, at_most)
+    families = _quick_families(inputs, subsets, chance, at_most, exponent)
     found = []
     for size in sizes:
         rows = [
@@ -149,20 +159,25 @@ class _QuickFamilies(NamedTuple):
 
 
 def _quick_families(
-    inputs: InputMatrices, drawn: Sequence[_Drawn], chance: Chance, at_most: int
+    inputs: InputMatrices, drawn: Sequence[_Drawn], chance: Chance, at_most: int, exponent: float
 ) -> list[_QuickFamilies]:
     """The families of several choices of inputs."""
     found: dict[int, _QuickFamilies] = {}
 
     def find(i: int) -> None:
-        found[i] = _families_of(inputs.of_inputs(drawn[i].inputs.tolist()), drawn[i].divisions, chance, at_most)
+        some = inputs.of_inputs(drawn[i].inputs.tolist())
+        found[i] = _families_of(some, drawn[i].divisions, chance, at_most, exponent)
 
     for_each_task(find, len(drawn))
     return [found[i] for i in range(len(drawn))]
 
 
 def _families_of(
-    inputs: InputMatrices, weights: Float[np.ndarray, "_sample 2 _input"], chance: Chance, at_most: int
+    inputs: InputMatrices,
+    weights: Float[np.ndarray, "_sample 2 _input"],
+    chance: Chance,
+    at_most: int,
+    exponent: float,
 ) -> _QuickFamilies:
     n = inputs.n_leaves
     trees = ResampledTrees.grow(inputs, weights)
@@ -177,7 +192,7 @@ def _families_of(
     transfer = Transfer.to_halves(trees, members)
     support = np.array([chance.beyond(transfer.of(i), len(folder), n) for i, folder in enumerate(folders)])
     support[support < LEAST_SUPPORT] = 0
-    chosen = best_folders(tree, transfer.mean, support, at_most, likeness_of(inputs, folders))
+    chosen = best_folders(tree, transfer.mean, support, at_most, exponent, likeness_of(inputs, folders))
     for i in chosen:
         labels[folders[i]] = i
     sizes = np.array([len(folders[i]) for i in chosen])
@@ -211,26 +226,47 @@ def likeness_of(
     return np.array(of_pairs)
 
 
+def exponent_of_families(
+    tree: PartitionTree,
+    transfer: Float[np.ndarray, " folder"],
+    support: Float[np.ndarray, " folder"],
+    at_most: int = DEFAULT_FAMILIES,
+) -> float:
+    """Fine, if the default number of families, or `at_most` if that is more, then hold most leaves; else coarse."""
+    fine = best_folders(tree, transfer, support, max(at_most, DEFAULT_FAMILIES), _FINE)
+    covered = tree.distinct.size[inner_folders(tree)][fine].sum()
+    return _FINE if covered >= _MOST_LEAVES * tree.n_leaves else _COARSE
+
+
 def best_folders(
     tree: PartitionTree,
     transfer: Float[np.ndarray, " folder"],
     support: Float[np.ndarray, " folder"],
     at_most: int,
+    exponent: float,
     likeness: Float[np.ndarray, " folder"] | None = None,
 ) -> list[int]:
-    """Indices, among the inner folders, of the families: the best choice below each folder, from leaves to root.
+    """Indices, among the inner folders, of the families.
 
-    A folder with support is worth w (t + s), with transfer t and support s. w is p (1 - p) for a fraction p of the
-    leaves; if likeness is known, it is what the pairs inside have beyond the least likeness, summed.
+    A folder with support is worth w (t + s), with transfer t and support s. If likeness is known, w is the sum over
+    the pairs inside of what they have beyond the least likeness. Otherwise it is pᵃ (1 - p) for a fraction p of the
+    leaves and the exponent a.
     """
+    size = tree.distinct.size[inner_folders(tree)]
+    value = np.where(support > 0, transfer + support, 0)
+    if likeness is not None:
+        weight = size * (size - 1) / 2 * np.maximum(likeness - _LEAST_LIKENESS, 0)
+    else:
+        fraction = size / tree.n_leaves
+        weight = fraction**exponent * (1 - fraction)
+    return list(_best_choices(tree, weight * value, at_most)[at_most][1])
+
+
+def _best_choices(tree: PartitionTree, worth_of_inner: Float[np.ndarray, " folder"], at_most: int) -> _Choices:
+    """The best choice of disjoint folders below each folder, from leaves to root; that of the root is returned."""
     distinct, inner = tree.distinct, inner_folders(tree)
     worth = np.zeros(len(distinct))
-    size = distinct.size[inner]
-    if likeness is None:
-        weight = size * (tree.n_leaves - size) / tree.n_leaves**2
-    else:
-        weight = size * (size - 1) / 2 * np.maximum(likeness - _LEAST_LIKENESS, 0)
-    worth[inner] = weight * np.where(support > 0, transfer + support, 0)
+    worth[inner] = worth_of_inner
     number = {int(folder): i for i, folder in enumerate(inner)}
     children, pointers = distinct.children
     nothing: _Choices = [(0.0, ())] * (at_most + 1)
@@ -243,7 +279,7 @@ def best_folders(
             itself = (float(worth[folder]), (number[folder],))
             below = [below[0], *(max(choice, itself, key=lambda c: c[0]) for choice in below[1:])]
         best[folder] = below
-    return list(best[0][at_most][1])
+    return best[0]
 
 
 #: For m = 0, 1, …: the largest sum for at most m folders, and those folders.

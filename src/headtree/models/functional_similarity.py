@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from headtree._threads import product_by_rows
 from headtree.errors import InvalidValueError
 from headtree.geometry.combined_affinity import centred_kernel
 from headtree.models.graph.call_places import CallPlaces, find_places
@@ -101,7 +102,9 @@ def _value_cosines(
     products = np.zeros((n_heads, n_heads))
     for start in range(0, n_keys, step):
         written = _written(prepared, graph, places, n_reported, slice(start, start + step))
-        products += (written @ written.mT).cpu().numpy()
+        on_cpu = written.device.type == "cpu"
+        found = product_by_rows(written, written) if on_cpu else written @ written.mT
+        products += found.cpu().numpy()
     norms = np.sqrt(np.diag(products))
     scale = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
     return np.asarray(products * scale[:, None] * scale)
