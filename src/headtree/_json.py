@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -45,10 +46,10 @@ def from_json(kind: Any, value: Any) -> Any:
     if hasattr(kind, "array_type"):  # a jaxtyping annotation, such as Float[np.ndarray, " head"]
         return np.array(value, dtype=next(name for name in _EXACT if name in kind.dtypes))
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         return kind(**{field.name: from_json(hints[field.name], value[field.name]) for field in fields(kind)})
     if hasattr(kind, "_fields"):  # a named tuple
-        return kind(*map(from_json, get_type_hints(kind).values(), value))
+        return kind(*map(from_json, _hints(kind).values(), value))
     if origin is dict:
         return {name: from_json(arguments[1], item) for name, item in value.items()}
     if origin is list:
@@ -57,3 +58,8 @@ def from_json(kind: Any, value: Any) -> Any:
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         return tuple(map(from_json, kinds, value))
     return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

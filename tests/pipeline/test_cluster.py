@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,25 @@ def test_after_a_lost_scheduler_the_run_resumes(source, plain, tmp_path):
     make_run(source, tmp_path / "run", measures=FEW, draw=False, say=lambda step, seconds: done.append(step))
     assert done == ["capture", "organize", "compare", "measure", "diagnose"]  # none twice
     assert contents(tmp_path / "run") == plain
+
+
+def test_a_call_that_a_lost_scheduler_cancelled(tmp_path):
+    """Dask raises an error of its own for it, which is not that of a call that waits meanwhile."""
+    with scheduler(tmp_path) as (started, address), worker(address, tmp_path), open_workers(address) as workers:
+        future = workers._client.submit(time.sleep, 100)
+        started.kill()
+        until(future.cancelled)
+        with pytest.raises(ClusterError, match="run the same command again"):
+            workers._result(future)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.0, 2.0])
+def test_a_scheduler_that_is_lost_while_calls_are_made(tmp_path, after):
+    with scheduler(tmp_path) as (started, address), worker(address, tmp_path), open_workers(address) as workers:
+        threading.Timer(after, started.kill).start()
+        with pytest.raises(ClusterError, match="connection to the scheduler .* is lost.* run the same command again"):
+            for _ in workers.each(partial(time.sleep, 0.2) for _ in range(1000)):
+                pass
 
 
 @pytest.mark.parametrize(("found", "message"), [(None, "has no headtree"), ("0.0.0", "has headtree 0.0.0")])

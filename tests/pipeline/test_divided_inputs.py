@@ -22,17 +22,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
 class Several:
     """Makes the calls here, but sends them as a cluster would, and counts them."""
 
+    sees_files = False
+
     def __init__(self, n_workers):
         self.n_workers, self.called = n_workers, Counter()
 
     def sendable(self, att):
         return att.load()
 
-    def begin(self, call):
-        (found,) = self.each([call])
-        return lambda: found
-
-    def each(self, calls):
+    def each(self, calls, *, long=False):
         for call in calls:
             self.called[call.func.__name__] += 1
             yield wire.loads(wire.dumps(call))()

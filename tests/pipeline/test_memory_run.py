@@ -1,5 +1,6 @@
 """Runs within a limit of memory: the same files, and a line that says what is too large."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -81,6 +82,42 @@ def test_a_limited_run_has_the_same_files(tight, largest, tmp_path, kind):
     assert contents(runs["whole"].path) == contents(runs["limited"].path)
     assert 0 < largest[0] < np.prod(att.shape)
     assert not list(tmp_path.rglob("by_axis_*")) + list(tmp_path.rglob("coefficients"))
+
+
+class Threads:
+    """Two workers at once, which see the files of the run."""
+
+    n_workers, sees_files = 2, True
+
+    def sendable(self, att):
+        return att
+
+    def each(self, calls, *, long=False):
+        with ThreadPoolExecutor(self.n_workers) as pool:
+            yield from [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+@pytest.mark.parametrize("n_inputs", [1, 2])
+def test_workers_that_read_blocks_at_the_same_time_do_not_share_files(tight, largest, tmp_path, n_inputs):
+    """And an input is not divided between workers, which would read their parts whole."""
+    stored = []
+    for i, att in enumerate(tensors(n_inputs)):
+        att.save(tmp_path / f"{i}.zarr")
+        stored.append(ht.AttentionTensor.open(tmp_path / f"{i}.zarr"))
+    runs = {}
+    for name, memory, workers in (("whole", None, None), ("limited", 8 * int(np.prod(att.shape)), Threads())):
+        largest[0] = 0
+        runs[name] = make_run.make_run(
+            sources.TensorSource(stored),
+            tmp_path / name,
+            questionnaire=ht.Questionnaire(samples=8),
+            measures=QUICK,
+            draw=False,
+            memory=memory,
+            workers=workers,
+        )
+    assert contents(runs["whole"].path) == contents(runs["limited"].path)
+    assert 0 < largest[0] < np.prod(att.shape)
 
 
 def test_a_tensor_that_fits_no_worker_is_refused(tight):

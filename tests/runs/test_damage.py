@@ -26,7 +26,7 @@ KINDS = (
     "attention.zarr/attention/c/0/0/0/0",
     "attention.zarr/mask/c/1/0/0/0",
     "attention.zarr/query_token/c/0/0",
-    "organization.zarr/affinity_head/c/1/0/0",
+    "organization.zarr/affinity_head/c/0/0/0",
     "organization.zarr/zarr.json",
     "similarity.zarr/attention_affinity/c/0/0",
     "measured/input_00000.json",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headtree as ht
-from headtree.errors import HeadtreeError
+from headtree.errors import HeadtreeError, InvalidValueError
 from headtree.pipeline.make_run import Measures, make_run
 from headtree.pipeline.sources import TensorCapture, TensorSource
 from headtree.runs.folder import WORK, OtherSettingsError, RunInUseError, SystemRefusedError, locked, writing_run
@@ -117,6 +117,36 @@ def test_a_source_that_fails_leaves_no_trace(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_late_worker_does_not_make_a_removed_run_again(tmp_path, finished):
+    org = finished.organization[0]
+    with writing_run(tmp_path / "late", "scores", {"a": 1}) as writer:
+        piece = writer.kept("organization-00000.npz")
+        piece.organization(org)
+        assert writer.kept("organization-00000.npz").part.exists()
+        shutil.rmtree(writer.path)
+        with pytest.raises(InvalidValueError, match="is gone: the run was removed"):
+            piece.organization(org)
+        assert not writer.path.exists()
+        writer.save(writer.record)  # the block ends in a folder
+
+
+def test_pieces_of_other_settings_are_not_taken(tmp_path):
+    places = []
+    for value in (1, 2):
+        with writing_run(tmp_path / str(value), "scores", {"a": value}) as writer:
+            places.append(writer.kept("organization-00000.npz").part.relative_to(writer.path))
+    assert places[0] != places[1]
+
+
+def test_pieces_are_not_written_through_links(tmp_path):
+    with writing_run(tmp_path / "run", "scores", {}) as writer:
+        part = writer.kept("organization-00000.npz").part
+        part.symlink_to(tmp_path / "elsewhere.npz")
+        with pytest.raises(NotARunError, match="is a link"):
+            writer.kept("organization-00000.npz")
+    assert not (tmp_path / "elsewhere.npz").exists()
+
+
 def test_a_run_in_use_is_refused_and_a_killed_owner_is_not_waited_for(tmp_path):
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom headtree.runs.folder import locked\n"
@@ -177,7 +207,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         make_run(Impatient(tensors(2)), tmp_path / "run", measures=QUICK, draw=False)
-    parts = [path.name for path in (tmp_path / "run" / WORK / "parts").iterdir()]
+    parts = [path.name for path in (tmp_path / "run" / WORK / "parts").glob("*/*")]
     assert parts == ["attention-00000.zarr"]
     assert small_run(tmp_path / "run", n_inputs=2).is_complete
 

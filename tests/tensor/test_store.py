@@ -306,7 +306,7 @@ def joined(folder, atts):
     parts = [folder / f"part{i}" for i in range(len(atts))]
     for part, att in zip(parts, atts, strict=True):
         store.write_attention(part, [att], "one", like=parts[0] if part != parts[0] else None)
-    store.join_attention(folder / "all.zarr", parts, "all")
+    store.join_attention(folder / "all.zarr", [store.open_tensor(part, 0) for part in parts], "all")
     return folder / "all.zarr"
 
 

@@ -1,17 +1,18 @@
 """The workers of a Dask cluster.
 
-Arguments travel with their call, and results come back: workers need no file system in common with this machine.
-The scheduler gives the call of a worker that died to another one.
+Arguments travel with their call, and results come back: workers elsewhere need no file system in common with this
+machine. Those that were started here read tensors from its files, and write what is to be kept of their work. The
+scheduler gives the call of a worker that died to another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import tempfile
 import time
 import warnings
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 
 import dask
 import torch
-from distributed import Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
+from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
 from distributed.protocol import pickle as wire
 
 from headtree._version import __version__
@@ -40,6 +41,9 @@ _AHEAD = 3
 #: Results for each worker that may wait for that of an earlier call, which takes longer.
 _WAITING = 24
 
+#: What is raised while a scheduler is lost: by Dask, or by the event loop that waited for it.
+_CANCELLED = (CancelledError, asyncio.CancelledError)
+
 _AGAIN = "finished work is saved; run the same command again to continue"
 
 
@@ -48,8 +52,18 @@ def local_cluster(n: int) -> Iterator[str]:
     """Start `n` worker processes on this machine, which share its threads; yields the scheduler's address."""
     with (
         _quiet(),
-        # calls wait at the scheduler: behind a long one on a worker they would wait while others are idle
-        dask.config.set({"distributed.scheduler.worker-saturation": 1.0}),
+        dask.config.set(
+            {
+                # calls wait at the scheduler: behind a long one on a worker they would wait while others are idle
+                "distributed.scheduler.worker-saturation": 1.0,
+                # nobody looks at these, and threads that wake up often hold up those that compute
+                "distributed.worker.profile.enabled": False,
+                "distributed.admin.tick.interval": "1s",
+                "distributed.admin.system-monitor.interval": "5s",
+                "distributed.worker.memory.monitor-interval": "500ms",
+                "distributed.nanny.pre-spawn-environ": _environment(),
+            }
+        ),
         tempfile.TemporaryDirectory(prefix="headtree-dask-", ignore_cleanup_errors=True) as scratch,
         LocalCluster(
             n_workers=n,
@@ -64,8 +78,18 @@ def local_cluster(n: int) -> Iterator[str]:
         yield str(cluster.scheduler_address)
 
 
+def _environment() -> dict[str, Any]:
+    """Variables of worker processes, as Dask has them but for one.
+
+    With MALLOC_TRIM_THRESHOLD_ the C library gives every array of 128 kB or more back to the system and asks for
+    the next one anew, which costs small problems a third of their time.
+    """
+    usual = dask.config.get("distributed.nanny.pre-spawn-environ") or {}
+    return {name: value for name, value in usual.items() if name != "MALLOC_TRIM_THRESHOLD_"}
+
+
 @contextmanager
-def connected(address: str) -> Iterator[DaskWorkers]:
+def connected(address: str, *, sees_files: bool = False) -> Iterator[DaskWorkers]:
     """The workers of a running scheduler, once each is known to have this version of headtree."""
     with _quiet():
         try:
@@ -78,7 +102,7 @@ def connected(address: str) -> Iterator[DaskWorkers]:
                 "with dask scheduler, or check the address and the firewall"
             ) from error
         try:
-            workers = DaskWorkers(client, address)
+            workers = DaskWorkers(client, address, sees_files)
             workers.check()
             yield workers
         finally:
@@ -101,17 +125,21 @@ async def _answer(address: str) -> None:
 class DaskWorkers:
     """Workers that a scheduler knows; they may come and go."""
 
-    def __init__(self, client: Client, address: str) -> None:
-        self._client, self._address = client, address
+    def __init__(self, client: Client, address: str, sees_files: bool) -> None:
+        self._client, self._address, self.sees_files = client, address, sees_files
+        self._counted = -math.inf, 0  # when workers were counted last, and how many there were
 
     @property
     def n_workers(self) -> int:
-        """Number of workers now."""
-        return len(self._client.nthreads())
+        """Number of workers, counted in the last second: to ask the scheduler takes longer than to send a call."""
+        now = time.monotonic()
+        if now > self._counted[0] + 1:
+            self._counted = now, len(self._client.nthreads())
+        return self._counted[1]
 
     def sendable(self, att: AttentionTensor) -> AttentionTensor:
-        """The tensor with its values: workers may not see this machine's files."""
-        return att.load()
+        """The tensor; with its values, if workers may not see this machine's files."""
+        return att if self.sees_files else att.load()
 
     def check(self) -> None:
         """Raise an error unless there are workers, all with this version of headtree."""
@@ -131,39 +159,28 @@ class DaskWorkers:
             if found != __version__:
                 raise _unlike(worker, found)
 
-    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
-        """Send the call to a worker now."""
-        pending: deque[Future[Any]] = deque()
-        self._send(iter([call]), pending)
-
-        def result() -> T:
-            self._wait(iter(()), pending)
-            found: T = self._result(pending.popleft())
-            return found
-
-        return result
-
-    def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
-        """Make the calls on the workers, a few more at a time than there are workers."""
+    def each(self, calls: Iterable[Callable[[], T]], *, long: bool = False) -> Iterator[T]:
+        """Make the calls on the workers; unless they are long, a few more at a time than there are workers."""
         remaining = iter(calls)
         pending: deque[Future[Any]] = deque()
+        at_once = 1 if long else _AHEAD
         try:
             while True:
-                self._send(remaining, pending)
+                self._send(remaining, pending, at_once)
                 if not pending:
                     return
-                self._wait(remaining, pending)
+                self._wait(remaining, pending, at_once)
                 yield self._result(pending.popleft())
         finally:
             if pending:
                 with suppress(Exception):
                     self._client.cancel(list(pending), asynchronous=False)
 
-    def _send(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]]) -> None:
+    def _send(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]], at_once: int) -> None:
         try:
             n_workers = max(1, self.n_workers)
             n_sent = sum(not future.done() for future in pending)
-            while n_sent < _AHEAD * n_workers and len(pending) < _WAITING * n_workers:
+            while n_sent < at_once * n_workers and len(pending) < _WAITING * n_workers:
                 call = next(remaining, None)
                 if call is None:
                     return
@@ -171,22 +188,22 @@ class DaskWorkers:
                     warnings.filterwarnings("ignore", message="Sending large graph")  # on purpose: see above
                     pending.append(self._client.submit(_sent(), wire.dumps(call), __version__, pure=False))
                 n_sent += 1
-        except (OSError, CancelledError) as error:
+        except (OSError, *_CANCELLED) as error:
             if isinstance(error, HeadtreeError):
                 raise
             raise self._lost() from error
 
-    def _wait(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]]) -> None:
+    def _wait(self, remaining: Iterator[Callable[[], Any]], pending: deque[Future[Any]], at_once: int) -> None:
         """Wait for the first of the pending calls, and send others as long as some are done before it."""
         alone_since: float | None = None
         with self._client.as_current():
             while not pending[0].done():
                 try:
                     wait([pending[0], *(each for each in pending if not each.done())], 1, "FIRST_COMPLETED")
-                    self._send(remaining, pending)
+                    self._send(remaining, pending, at_once)
                 except TimeoutError:
                     alone_since = self._checked_health(alone_since)
-                except CancelledError as error:
+                except _CANCELLED as error:
                     raise self._lost() from error
 
     def _result(self, future: Future[Any]) -> Any:
@@ -198,7 +215,7 @@ class DaskWorkers:
                 f"four workers of {self._address} died one after the other at the same work, most likely for lack "
                 f"of memory; give each more memory or fewer threads; {_AGAIN}"
             ) from error
-        except CancelledError as error:
+        except _CANCELLED as error:
             raise self._lost() from error
         except ModuleNotFoundError as error:
             raise ClusterError(
@@ -213,8 +230,11 @@ class DaskWorkers:
         """Raise an error if the scheduler is lost or long without workers; returns since when it has none."""
         if self._client.status != "running":
             raise self._lost()
-        if self.n_workers:
-            return None
+        try:
+            if self.n_workers:
+                return None
+        except (OSError, *_CANCELLED) as error:
+            raise self._lost() from error
         alone_since = time.monotonic() if alone_since is None else alone_since
         if time.monotonic() - alone_since > _NO_WORKERS:
             raise self._no_workers()

@@ -57,9 +57,9 @@ def each_divided(workers: Workers, items: Iterable[Divided[T]]) -> Iterator[T]:
         yield item.join([first, *islice(found, item.n_calls - 1)])
 
 
-def workers_for_each(workers: Workers, n_inputs: int) -> int:
-    """Number of parts of each input that keep all workers busy."""
-    return -(-workers.n_workers // max(1, n_inputs))
+def workers_for_each(workers: Workers, n_inputs: int, memory: int | None = None) -> int:
+    """Number of parts of each input that keep all workers busy; 1 where memory is limited: parts are read whole."""
+    return 1 if memory is not None else -(-workers.n_workers // max(1, n_inputs))
 
 
 def measures(

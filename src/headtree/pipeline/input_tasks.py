@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from headtree.pipeline.sources import Capture
 from headtree.questionnaire.organization import Organization
 from headtree.questionnaire.organize import organize
 from headtree.questionnaire.settings import Questionnaire
+from headtree.runs.kept import KeptPiece
 from headtree.similarity.attention_distances import attention_distance
 from headtree.similarity.head_similarity import AttentionKind, HeadSimilarity
 from headtree.tensor.attention_tensor import AttentionTensor, HeadId
@@ -48,6 +50,16 @@ def captured(ready: Capture) -> list[AttentionTensor]:
     return ready.tensors()
 
 
+def captured_and_kept(
+    ready: Capture, kept: Sequence[KeptPiece], identities: Sequence[str], like: Path
+) -> list[AttentionTensor]:
+    """The tensors of a batch as they are on disk, where they are written first."""
+    return [
+        each.attention(att, identity, like)
+        for each, identity, att in zip(kept, identities, ready.tensors(), strict=True)
+    ]
+
+
 def organized(
     att: AttentionTensor, is_raw: bool, settings: Questionnaire, device: str, limit: Limit = NO_LIMIT
 ) -> Organization:
@@ -55,9 +67,16 @@ def organized(
     if limit.holds(att):
         return organize(organized_values(att, is_raw), settings, device=device)
     room = limit.room_to_organize(att, settings)
-    with limit.regrouped(att, (1, 2), room) as lazy:
+    with limit.apart() as own, own.regrouped(att, (1, 2), room) as lazy:
         values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
         return organize(values, settings, device=device, memory=room)
+
+
+def organized_and_kept(
+    kept: KeptPiece, att: AttentionTensor, is_raw: bool, settings: Questionnaire, device: str, limit: Limit
+) -> None:
+    """Write the organization of an input."""
+    kept.organization(organized(att, is_raw, settings, device, limit))
 
 
 def organized_values(att: AttentionTensor, is_raw: bool) -> AttentionTensor:
@@ -77,9 +96,9 @@ def measured(
     if limit.holds(att):
         return measure_input(organized_values(att, is_raw), org, probs=att, **options)
     room = limit.room_to_measure(att)
-    with limit.regrouped(att, (1,), room) as lazy:
+    with limit.apart() as own, own.regrouped(att, (1,), room) as lazy:
         values = centred_by_blocks(lazy) if att.kind == "scores" and not is_raw else lazy
-        return measure_input(values, org, probs=lazy, scratch=Scratch(limit.folder, room), **options)
+        return measure_input(values, org, probs=lazy, scratch=Scratch(own.folder, room), **options)
 
 
 def measured_heads(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ class Limit:
     """The most memory that a process may have; beyond it, tensors on disk are read by blocks."""
 
     bytes: int | None = None  #: None: no limit
-    folder: Path = Path()  #: for files that are as large as a tensor
+    folder: Path = Path()  #: for files that are as large as a tensor; other workers may use it too
 
     def holds(self, att: AttentionTensor) -> bool:
         """Whether a tensor can be in memory with everything that is computed from it."""
@@ -142,6 +143,12 @@ class Limit:
                 f"{att.shape}, got {format_bytes(self.bytes)}; allow that much, or take fewer heads or tokens"
             )
         return self.bytes - needed
+
+    @contextmanager
+    def apart(self) -> Iterator[Limit]:
+        """The limit with a new folder, inside the given one, that nobody else uses."""
+        with TemporaryDirectory(dir=self.folder) as own:
+            yield replace(self, folder=Path(own))
 
     @contextmanager
     def in_memory_or_blocks(self, att: AttentionTensor) -> Iterator[AttentionTensor]:

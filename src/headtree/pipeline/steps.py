@@ -13,7 +13,6 @@ from typing import Any
 
 from headtree.depth.model_depth import measure_depth
 from headtree.errors import HeadtreeWarning, InvalidValueError
-from headtree.measures.consensus import Consensus
 from headtree.measures.heads.diagnostics import Diagnostics, combined
 from headtree.measures.heads.effects import head_effects
 from headtree.measures.overlap import overlap
@@ -30,6 +29,7 @@ from headtree.pipeline.model_source import INPUTS
 from headtree.pipeline.sources import Capture
 from headtree.pipeline.workers import ClusterError, ThisProcess, Workers
 from headtree.progress import progress
+from headtree.questionnaire.organization import Organization
 from headtree.report.words.depth_section import depth_section
 from headtree.report.words.diagnostics_section import diagnostics_section
 from headtree.report.words.effects_section import effects_section
@@ -38,12 +38,14 @@ from headtree.runs.containers import LazySequence
 from headtree.runs.contents import measured_file, sample_file
 from headtree.runs.effects_store import write_effects
 from headtree.runs.folder import RunWriter
-from headtree.runs.organization_store import questionnaire_from_dict, read_part, write_organizations, write_part
+from headtree.runs.kept import KeptPiece
+from headtree.runs.organization_store import questionnaire_from_dict, read_part, write_organizations
 from headtree.runs.run import Run
 from headtree.runs.similarity_store import write_similarities
 from headtree.section import Section
 from headtree.similarity.head_similarity import HeadSimilarity, from_distances
-from headtree.tensor.store import join_attention, write_attention
+from headtree.tensor.attention_tensor import AttentionTensor
+from headtree.tensor.store import join_attention, open_tensor
 
 #: Number of inputs on which the sensitivity to settings is measured.
 _SENSITIVITY_INPUTS = 3
@@ -58,22 +60,43 @@ def capture(writer: RunWriter, begin: Callable[[], Capture], workers: Workers) -
     inputs = tuple(dict(item) for item in ready.inputs)
     notes = (*ready.notes, *too_few(ready))
     writer.save(replace(writer.record, model=dict(ready.model), inputs=inputs, notes=notes))
-    parts = [writer.part(f"attention-{i:05d}.zarr") for i in range(n)]
-    batches = [batch for batch in ready.batches() if not all(parts[i].exists() for i in batch)]
     if not isinstance(ready, ModelCapture):
         workers = ThisProcess()  # the tensors are here
-    found = workers.each(partial(tasks.captured, ready.only(batch)) for batch in batches)
+    kept = [writer.kept(f"attention-{i:05d}.zarr") for i in range(n)]
+    batches = [batch for batch in ready.batches() if not all(kept[i].part.exists() for i in batch)]
+    stored: dict[int, AttentionTensor] = {}
     with _steps("capturing", len(batches)) as step:
-        for batch, tensors in zip(batches, found, strict=True):
-            for i in batch:
-                with writer.whole(parts[i]) as draft:
-                    like = parts[0] if i else None
-                    write_attention(draft, [tensors.pop(0)], f"{writer.identity} {i}", like=like)
-            step(f"input {batch[-1] + 1} of {n}")
+        # the first input decides in which chunks workers write the others
+        alone = int(workers.sees_files and not kept[0].part.exists())
+        for some in (batches[:alone], batches[alone:]):
+            for batch, tensors in _captured(writer, ready, workers, some, kept):
+                stored |= dict(zip(batch, tensors, strict=True))
+                step(f"input {batch[-1] + 1} of {n}")
     samples = _write_samples(writer, ready)
     writer.announce("capture", ("attention.zarr", *samples))
     with writer.whole(writer.path / "attention.zarr") as draft:
-        join_attention(draft, parts, writer.identity)
+        in_order = [stored[i] if i in stored else open_tensor(kept[i].part, 0) for i in range(n)]
+        join_attention(draft, in_order, writer.identity)
+
+
+def _captured(
+    writer: RunWriter, ready: Capture, workers: Workers, batches: Sequence[list[int]], kept: Sequence[KeptPiece]
+) -> Iterator[tuple[list[int], list[AttentionTensor]]]:
+    """Capture some batches and keep their tensors; yields each batch with its tensors as they are on disk."""
+    like = kept[0].part
+    names = [f"{writer.identity} {i}" for i in range(len(kept))]
+
+    def call(batch: list[int]) -> Callable[[], list[AttentionTensor]]:
+        own = ready.only(batch)
+        if not workers.sees_files:
+            return partial(tasks.captured, own)
+        return partial(tasks.captured_and_kept, own, [kept[i] for i in batch], [names[i] for i in batch], like)
+
+    for batch, tensors in zip(batches, workers.each(map(call, batches)), strict=True):
+        if not workers.sees_files:
+            for row, i in enumerate(batch):
+                tensors[row] = kept[i].attention(tensors[row], names[i], like)
+        yield batch, tensors
 
 
 def _write_samples(writer: RunWriter, ready: Capture) -> list[str]:
@@ -108,20 +131,23 @@ def organize_inputs(writer: RunWriter, workers: Workers, memory: int | None) -> 
     n, run, is_raw = len(writer.record.inputs), writer.run, writer.record.settings["raw"]
     device = writer.record.settings["source"].get("device") or "cpu"
     where = device if device.startswith("cuda") else "cpu"
-    parts = [writer.part(f"organization-{i:05d}.npz") for i in range(n)]
-    missing = [i for i in range(n) if not parts[i].exists()]
+    kept = [writer.kept(f"organization-{i:05d}.npz") for i in range(n)]
+    missing = [i for i in range(n) if not kept[i].part.exists()]
     with writer.aside() as folder, _steps("organizing", n) as step:
         limit = Limit(memory, folder)
-        found = workers.each(
-            partial(tasks.organized, workers.sendable(run.attention[i]), is_raw, settings, where, limit)
-            for i in missing
-        )
-        for i, org in zip(missing, found, strict=True):
-            with writer.whole(parts[i]) as draft:
-                write_part(draft, org)
+
+        def call(i: int) -> Callable[[], Organization | None]:
+            given = workers.sendable(run.attention[i]), is_raw, settings, where, limit
+            if workers.sees_files:
+                return partial(tasks.organized_and_kept, kept[i], *given)
+            return partial(tasks.organized, *given)
+
+        for i, org in zip(missing, workers.each(map(call, missing)), strict=True):
+            if org is not None:
+                kept[i].organization(org)
             step(f"input {i + 1} of {n}")
     with writer.whole(writer.path / "organization.zarr") as draft:
-        write_organizations(draft, LazySequence(n, lambda i: read_part(parts[i])))
+        write_organizations(draft, LazySequence(n, lambda i: read_part(kept[i].part)))
 
 
 def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, memory: int | None) -> None:
@@ -136,14 +162,13 @@ def compare_heads(writer: RunWriter, begin: Callable[[], Capture], workers: Work
             _add_notes(writer, similarity.notes)
         elif similarity is not None:
             _add_notes(writer, (similarity,))
-    agreed: dict[str, Callable[[], Consensus]] = {}
     # comparisons would wait behind trees; that of functions takes longest, and the others are made beside it
-    for kind in sorted(similarities, key=lambda kind: kind != "function"):
-        call = partial(tasks.agreed, similarities[kind], measures["bootstrap"], measures["seed"])
-        agreed[kind] = workers.begin(call)
+    in_turn = sorted(similarities, key=lambda kind: kind != "function")
+    calls = (partial(tasks.agreed, similarities[kind], measures["bootstrap"], measures["seed"]) for kind in in_turn)
+    agreed = dict(zip(in_turn, workers.each(calls, long=True), strict=True))
     in_order = dict.fromkeys((chosen, "attention", "function", "questionnaire"))
     with writer.whole(writer.path / "similarity.zarr") as draft:
-        write_similarities(draft, {kind: agreed[kind]() for kind in in_order if kind in agreed})
+        write_similarities(draft, {kind: agreed[kind] for kind in in_order if kind in agreed})
 
 
 def _add_notes(writer: RunWriter, notes: Sequence[str]) -> None:
@@ -203,7 +228,7 @@ def measure(writer: RunWriter, workers: Workers, memory: int | None) -> None:
     writer.announce("measure", (*files, "measures.json"))
     run, is_raw = writer.run, writer.record.settings["raw"]
     missing = [i for i, name in enumerate(files) if not writer.has(name)]  # others: from an earlier start
-    n_each = workers_for_each(workers, len(missing))
+    n_each = workers_for_each(workers, len(missing), memory)
 
     def call(i: int, limit: Limit) -> Divided[MeasuredInput]:
         att, org = run.attention[i], run.organization[i]
@@ -213,12 +238,16 @@ def measure(writer: RunWriter, workers: Workers, memory: int | None) -> None:
 
     with writer.aside() as folder, _steps("measuring", run.n_inputs) as step:
         found = each_divided(workers, (call(i, Limit(memory, folder)) for i in missing))
-        for i, measured in zip(missing, found, strict=True):
-            writer.write_text(files[i], measured.to_json())
+        measured = {}
+        for i, measures in zip(missing, found, strict=True):
+            writer.write_text(files[i], measures.to_json())
             writer.remember(files[i])
+            measured[i] = measures
             step(f"input {i + 1} of {run.n_inputs}")
-    inputs = [MeasuredInput.from_json((writer.path / name).read_text(encoding="utf-8")) for name in files]
-    numbers = tables.network_measures(inputs, run.consensus, settings["seed"])
+    for i in set(range(run.n_inputs)) - set(missing):
+        measured[i] = MeasuredInput.from_json((writer.path / files[i]).read_text(encoding="utf-8"))
+    in_order = [measured[i] for i in range(run.n_inputs)]
+    numbers = tables.network_measures(in_order, run.consensus, settings["seed"])
     writer.write_text("measures.json", json.dumps(numbers, indent=1) + "\n")
 
 
@@ -246,7 +275,7 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, 
 
 def _diagnostics(run: Run, ready: Capture, workers: Workers, limit: Limit) -> Diagnostics:
     heads, n = run.attention[0].heads, run.n_inputs
-    n_each = workers_for_each(workers, n)
+    n_each = workers_for_each(workers, n, limit.bytes)
 
     def calls() -> Iterator[Divided[Any]]:
         if isinstance(ready, ModelCapture):

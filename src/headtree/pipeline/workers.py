@@ -33,18 +33,20 @@ class Workers(Protocol):
     def n_workers(self) -> int:
         """Number of calls that are made at the same time."""
 
+    @property
+    def sees_files(self) -> bool:
+        """Whether calls can read and write the files of this machine; otherwise everything travels with them."""
+
     def sendable(self, att: AttentionTensor) -> AttentionTensor:
         """The tensor as an argument of a call: with its values, if they must travel."""
 
-    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
-        """Begin a call, if another process makes it; its result is what the returned function returns."""
-
-    def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    def each(self, calls: Iterable[Callable[[], T]], *, long: bool = False) -> Iterator[T]:
         """Make every call and iterate over the results in the order of the calls.
 
         Calls are drawn from the iterable when there is a worker for them, so arguments that are read from disk need
         not all be in memory. For a cluster they must be `functools.partial` of functions of headtree, with
-        arguments that can be sent.
+        arguments that can be sent. A few are sent ahead, so that no worker waits for its next call; where calls are
+        `long`, none is, so that none waits for a worker while another one has nothing to do.
         """
 
 
@@ -52,16 +54,13 @@ class ThisProcess:
     """Makes one call after the other, here."""
 
     n_workers = 1
+    sees_files = True
 
     def sendable(self, att: AttentionTensor) -> AttentionTensor:
         """The tensor as it is: one on disk is read where it is needed."""
         return att
 
-    def begin(self, call: Callable[[], T]) -> Callable[[], T]:
-        """Leave the call until its result is asked for."""
-        return call
-
-    def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    def each(self, calls: Iterable[Callable[[], T]], *, long: bool = False) -> Iterator[T]:
         """Make the calls in turn; neither a call nor a result is held while the next call is made."""
         for call in calls:
             found = [call()]
@@ -95,5 +94,5 @@ def open_workers(dask: str | None) -> Iterator[Workers]:
         with connected(dask) as workers:
             yield workers
     else:
-        with local_cluster(int(local[1])) as address, connected(address) as workers:
+        with local_cluster(int(local[1])) as address, connected(address, sees_files=True) as workers:
             yield workers

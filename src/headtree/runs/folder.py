@@ -20,6 +20,7 @@ from headtree.errors import HeadtreeError, HeadtreeWarning, InvalidValueError
 from headtree.runs import record as records
 from headtree.runs.checksums import damaged_files, hashes_of, is_inside, is_own
 from headtree.runs.contents import OWN_FILES, OWN_FOLDERS
+from headtree.runs.kept import KeptPiece
 from headtree.runs.record import NotARunError, Record, Step, read_record, recorded_files
 from headtree.runs.run import Run
 
@@ -47,7 +48,7 @@ class RunInUseError(InvalidValueError):
 
 @dataclass
 class RunWriter:
-    """A run folder that only this process may write to."""
+    """A run folder that only this process may write to, and its workers, which write `kept` pieces."""
 
     path: Path
     record: Record
@@ -74,6 +75,15 @@ class RunWriter:
         folder = self._no_link(self.path / WORK / "parts")
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
+
+    def kept(self, name: str) -> KeptPiece:
+        """Where to keep a finished piece of a step; workers in other folders can write it too.
+
+        Runs with other settings have another folder: a worker may still be busy with one that was replaced.
+        """
+        folder = self._no_link(self.part(self.identity[:16]))
+        folder.mkdir(exist_ok=True)
+        return KeptPiece(self._no_link(folder / name).absolute(), self.drafts.absolute())
 
     @property
     def drafts(self) -> Path:
@@ -104,7 +114,7 @@ class RunWriter:
         """An empty folder that is removed when the block ends."""
         self.drafts.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.drafts) as folder:
-            yield Path(folder)
+            yield Path(folder).absolute()
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run, whole or not at all."""

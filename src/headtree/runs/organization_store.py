@@ -17,7 +17,16 @@ from headtree.errors import DamagedFileError, InvalidValueError
 from headtree.questionnaire.landmarks import Landmarks
 from headtree.questionnaire.organization import Iteration, Organization, PerAxis, Status
 from headtree.questionnaire.settings import Questionnaire
-from headtree.tensor.zarr_dataset import SmallArrays, Variable, create, finish, new_array, open_group, put
+from headtree.tensor.zarr_dataset import (
+    SmallArrays,
+    Variable,
+    create,
+    finish,
+    new_array,
+    open_group,
+    put,
+    rows_in_chunks,
+)
 from headtree.trees.tree import PartitionTree
 
 FORMAT = "headtree.run.organization/4"
@@ -134,16 +143,10 @@ def _write_axes(group: Any, organizations: Sequence[Organization], outlines: Seq
 
 
 def _empty(group: Any, key: str, row: Variable, n_inputs: int) -> Any:
-    """An array of such rows, with one chunk per input."""
-    shape = row.values.shape
-    return new_array(
-        group,
-        key,
-        ("input", *row.axes),
-        shape=(n_inputs, *shape),
-        dtype=row.values.dtype,
-        chunks=(1, *shape) if row.values.size else "auto",
-    )
+    """An array of such rows."""
+    shape, dtype = (n_inputs, *row.values.shape), row.values.dtype
+    chunks = rows_in_chunks(shape, dtype) if row.values.size else "auto"
+    return new_array(group, key, ("input", *row.axes), shape=shape, dtype=dtype, chunks=chunks)
 
 
 def _axis_rows(org: Organization, name: str, n: int, n_levels: int, n_components: int) -> dict[str, Variable]:
@@ -225,10 +228,9 @@ def read_organization(path: Path, i: int, arrays: SmallArrays | None = None) -> 
     """The organization of one input; `arrays` are those that an earlier call has read."""
     group = open_group(path, FORMAT)
     known = (arrays or SmallArrays()).of(group)
-    settings = json.loads(str(group.attrs["settings"]))
-    status = json.loads(str(group.attrs["status"]))[i]
+    settings, status = json.loads(str(group.attrs["settings"])), known.attribute("status", i)
     names = list(map(str, group.attrs["axes"]))
-    return _organization(lambda key: known.row(key, i), names, set(group.array_keys()), settings, status)
+    return _organization(lambda key: known.row(key, i), names, known.dtypes, settings, status)
 
 
 def _organization(

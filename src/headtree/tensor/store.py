@@ -195,11 +195,11 @@ def write_attention(
     finish(folder)
 
 
-def join_attention(folder: Path, parts: Sequence[Path], identity: str) -> None:
-    """Write the datasets of single inputs as one, sharing their chunk files where possible."""
-    tensors = [open_tensor(part, 0) for part in parts]
-    sizes = [math.prod(att.shape) for att in tensors]
-    write_attention(folder, tensors, identity, like=parts[int(np.argmax(sizes))], link=True)
+def join_attention(folder: Path, tensors: Sequence[AttentionTensor], identity: str) -> None:
+    """Write tensors on disk, each a dataset with one input, as one dataset, sharing files where possible."""
+    stored = [att.values for att in tensors]
+    largest = max(stored, key=lambda values: math.prod(values.shape))
+    write_attention(folder, tensors, identity, like=largest.path, link=True)
 
 
 def _read(target: Path, group: Any, labels: SmallArrays, i: int) -> AttentionTensor:
@@ -209,9 +209,9 @@ def _read(target: Path, group: Any, labels: SmallArrays, i: int) -> AttentionTen
     def stored(name: str) -> StoredArray:
         shape = (len(layers), n_queries, n_keys)
         identity = str(group.attrs["identity"])
-        return StoredArray(target.resolve(), name, identity, shape, np.dtype(group[name].dtype), i)
+        return StoredArray(target.resolve(), name, identity, shape, labels.dtypes[name], i)
 
-    has_mask = "mask" in group and bool(labels.row("is_masked", i))
+    has_mask = "mask" in labels.dtypes and bool(labels.row("is_masked", i))
     return AttentionTensor(
         values=stored("attention"),
         heads=tuple(HeadId(int(layer), int(number)) for layer, number in zip(layers, numbers, strict=True)),
@@ -219,8 +219,8 @@ def _read(target: Path, group: Any, labels: SmallArrays, i: int) -> AttentionTen
         keys=tuple(map(str, labels.row("key_token", i)[:n_keys])),
         kind=str(group.attrs["kind"]),  # type: ignore[arg-type]
         mask=stored("mask") if has_mask else None,
-        provenance=json.loads(str(group.attrs["provenance"]))[i],
-        sinks=labels.row("sink", i) if "sink" in group else None,
+        provenance=labels.attribute("provenance", i),
+        sinks=labels.row("sink", i) if "sink" in labels.dtypes else None,
     )
 
 
@@ -332,7 +332,8 @@ def _write_labels(group: Any, tensors: Sequence[AttentionTensor]) -> None:
 
 
 def _stored_dtype(att: AttentionTensor) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = as_numpy(att.values[:1, :1, :1]).dtype
+    values = att.values
+    dtype = values.dtype if isinstance(values, StoredArray) else as_numpy(values[:1, :1, :1]).dtype
     return dtype if dtype.kind == "f" and dtype.itemsize <= 8 else np.dtype(np.float64)
 
 

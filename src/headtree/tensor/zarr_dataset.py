@@ -6,8 +6,10 @@ what was changed or lost on disk is never read as data.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,9 @@ _METADATA = "zarr.json"
 #: Attribute of a group with the SHA-256 of its metadata.
 _CHECKSUM = "sha256"
 #: Entries up to which an array is read as a whole and remembered.
-_SMALL = 1 << 17
+_SMALL = 1 << 19
+#: Bytes up to which a chunk holds several inputs.
+_CHUNK_BYTES = 1 << 20
 
 
 class Variable(NamedTuple):
@@ -44,7 +48,7 @@ def create(folder: Path, attributes: Mapping[str, Any]) -> Any:
 
 
 def put(group: Any, name: str, variable: Variable, coordinates: Sequence[str] = ()) -> None:
-    """Write an array of the group; one with an axis of inputs has a chunk for each input."""
+    """Write an array of the group."""
     values = variable.values
     is_text = values.dtype == object
     per_input = variable.axes[:1] == ("input",) and values.ndim > 2
@@ -54,11 +58,17 @@ def put(group: Any, name: str, variable: Variable, coordinates: Sequence[str] = 
         variable.axes,
         shape=values.shape,
         dtype=str if is_text else values.dtype,
-        chunks=(1, *values.shape[1:]) if per_input and 0 not in values.shape else "auto",
+        chunks=rows_in_chunks(values.shape, values.dtype) if per_input and 0 not in values.shape else "auto",
         attributes={"coordinates": " ".join(coordinates)} if coordinates else {},
     )
     if values.size:
         array[...] = np.vectorize(_encodable, otypes=[object])(values) if is_text else values
+
+
+def rows_in_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Chunks of whole rows of an axis of inputs: few files, and little to read for a single input."""
+    row = dtype.itemsize * math.prod(shape[1:])
+    return (max(1, min(shape[0], _CHUNK_BYTES // row)), *shape[1:])
 
 
 def new_array(group: Any, name: str, axes: tuple[str, ...], **layout: Any) -> Any:
@@ -157,12 +167,21 @@ class SmallArrays:
     def __init__(self) -> None:
         self._group: Any = None
         self._known: dict[str, np.ndarray[Any, Any]] = {}
+        self._attributes: dict[str, Any] = {}
+        self.dtypes: dict[str, np.dtype[Any]] = {}  #: of every array
 
     def of(self, group: Any) -> SmallArrays:
         """These; forgotten if the group is another one by now, since its files have changed."""
         if group is not self._group:
-            self._group, self._known = group, {}
+            self._group, self._known, self._attributes = group, {}, {}
+            self.dtypes = {name: np.dtype(array.dtype) for name, array in group.arrays()}
         return self
+
+    def attribute(self, name: str, i: int) -> Any:
+        """Item i of an attribute that is a list in JSON."""
+        if name not in self._attributes:
+            self._attributes[name] = json.loads(str(self._group.attrs[name]))
+        return copy.deepcopy(self._attributes[name][i])
 
     def whole(self, name: str) -> np.ndarray[Any, Any]:
         """An array of the group."""
