@@ -111,20 +111,25 @@ def test_function_of_a_model_is_that_of_plain_ablation():
     )
     assert "44 words" in truth.what
 
-    def loss(outputs):
-        return torch.cat(
-            [
-                out.logits[0].log_softmax(-1)[:-1].gather(1, item["input_ids"][0, 1:, None])[:, 0]
-                for out, item in zip(outputs, items, strict=True)
-            ]
-        )
 
-    same = output_changes(view, items, loss, truth_heads(view, items))
-    np.testing.assert_allclose(same, -changes, atol=1e-4)
+def test_changes_of_outputs_are_those_of_plain_ablation():
+    case = zoo.ALL["gpt2"]
+    model = zoo.Case("GPT2LMHeadModel", case.config, case.settings).build()
+    items = [texts(1, seed=seed)[0] for seed in range(3)] + [{"input_ids": torch.arange(5)[None]}]
+    view = ht.ModelView(model)
 
+    def read(output):
+        return output.logits[:, -1, :7]
 
-def truth_heads(view, items):
-    return view.prepare(inputs=items[:1], kind="probs").selection.head_ids()
+    for batch_size in (None, 1):
+        whole, changes = output_changes(view, items, read, batch_size)
+        with torch.no_grad():
+            expected = torch.cat([read(model(**item)) for item in items])
+            np.testing.assert_allclose(whole, expected, atol=1e-5)
+            for h, pair in enumerate((layer, head) for layer in range(3) for head in range(4)):
+                with view.ablated([pair]):
+                    without = torch.cat([read(model(**item)) for item in items])
+                np.testing.assert_allclose(changes[h], without - expected, atol=1e-5)
 
 
 def test_correlation_with_function_over_pairs():

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -182,18 +181,19 @@ def truth_by_loss(view: ModelView, inputs: Sequence[Mapping[str, Tensor]], of_wh
 
 def truth_by_embeddings(view: ModelView, inputs: Sequence[Mapping[str, Tensor]]) -> FunctionalTruth:
     """Correlations of the changes of the cosines of embeddings; halves are the pairs within every other input."""
-    heads = view.prepare(inputs=[dict(inputs[0])], kind="probs").selection.head_ids()
     pairs = np.array(list(combinations(range(len(inputs)), 2)))
-    joined = {key: torch.cat([item[key] for item in inputs]) for key in inputs[0]}
-    step = 32
-    batches = [{k: v[i : i + step] for k, v in joined.items()} for i in range(0, len(inputs), step)]
 
-    def cosines(outputs: list[Any]) -> Float[Tensor, " pair"]:
-        embeddings = torch.cat([output.last_hidden_state.mean(dim=1) for output in outputs])
-        scaled = torch.nn.functional.normalize(embeddings.double(), dim=1)
-        return (scaled @ scaled.T)[pairs[:, 0], pairs[:, 1]]
+    def embeddings(output: Any) -> Float[Tensor, "input width"]:
+        found: Tensor = output.last_hidden_state.mean(dim=1)
+        return found
 
-    changes = output_changes(view, batches, cosines, heads)
+    def cosines(embedded: Float[np.ndarray, "... input width"]) -> Float[np.ndarray, "... pair"]:
+        scaled = embedded / np.linalg.norm(embedded, axis=-1, keepdims=True)
+        of_all: np.ndarray = scaled @ scaled.swapaxes(-1, -2)
+        return of_all[..., pairs[:, 0], pairs[:, 1]]
+
+    whole, moved = output_changes(view, inputs, embeddings, batch_size=32)
+    changes = cosines(whole + moved) - cosines(whole)
     in_half = np.stack([(pairs % 2 == half).all(axis=1) for half in (0, 1)])
     what = (
         f"changes of the {len(pairs):,} cosines between the embeddings of {len(inputs)} pieces of {TOKENS} tokens "

@@ -6,7 +6,7 @@ of the output. It is measured on inputs on which no similarity is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtree.measures.comparisons import rank_correlation
+from headtree.measures.heads.loss_changes import measuring
+from headtree.models.objective import Objective
 from headtree.models.view import ModelView
 from headtree.progress import progress
-from headtree.tensor.attention_tensor import HeadId
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,22 +61,33 @@ def _correlations(changes: Float[np.ndarray, "head change"]) -> Float[np.ndarray
 
 def output_changes(
     view: ModelView,
-    batches: Sequence[dict[str, Tensor]],
-    features: Callable[[list[Any]], Float[Tensor, " feature"]],
-    heads: Sequence[HeadId],
-) -> Float[np.ndarray, "head feature"]:
-    """What ablating each head alone changes in the features of the outputs of all batches."""
-    model = view.model
-    device = next(model.parameters()).device
+    inputs: Sequence[Mapping[str, Tensor]],
+    read: Callable[[Any], Float[Tensor, "input number"]],
+    batch_size: int | None = None,
+) -> tuple[Float[np.ndarray, "input number"], Float[np.ndarray, "head input number"]]:
+    """Numbers read from the output for every input, and how zeroing each head alone changes them.
 
-    def run() -> Tensor:
-        return features([model(**{k: v.to(device) for k, v in batch.items()}) for batch in batches])
+    A pass without a head computes only the blocks from that head's on.
+    """
+    prepared = view.prepare(inputs=[dict(item) for item in inputs], kind="probs", batch_size=batch_size)
 
-    found = []
-    with torch.no_grad(), progress("ablating heads", len(heads)) as step:
-        whole = run()
-        for head in heads:
-            with view.ablated([(head.layer, head.head)]):
-                found.append((run() - whole).double().cpu().numpy())
-            step(f"without L{head.layer}H{head.head}")
-    return np.stack(found)
+    def numbers(output: Any, _: Sequence[int], __: Any) -> list[Tensor]:
+        return list(read(output))
+
+    def objective() -> Objective:
+        return Objective("numbers read from the output", prepared.items, numbers)
+
+    with torch.no_grad(), measuring(prepared, objective, "zero", None, 0) as measured:
+        batches = measured.batches(range(len(inputs)))
+        whole: list[Any] = [None] * len(inputs)
+        changes: list[Any] = [None] * len(inputs)
+        with progress("ablating heads", len(batches) * len(measured.heads)) as step:
+            for batch in batches:
+                base = measured.base(batch)
+                without = []
+                for head in measured.heads:
+                    without.append(measured.changes(base, [head]))
+                    step(f"without L{head.layer}H{head.head}")
+                for row, i in enumerate(batch):
+                    whole[i], changes[i] = base.losses[row], np.stack([of_batch[row] for of_batch in without])
+    return np.stack(whole), np.stack(changes, axis=1)

@@ -45,5 +45,8 @@ FEWEST_PICTURES = 500
 MOST_PICTURES = 10_000
 BATCH_GPU, BATCH_CPU = 500, 20
 
+#: Pictures that are in memory at a time.
+AT_ONCE = 500
+
 #: Source of all random numbers.
 SEED = 0
