@@ -264,3 +264,36 @@ def test_halves_have_no_input_in_common(n_inputs):
 def test_folders_are_integers_with_a_bit_for_each_leaf():
     assert as_folder([0, 3, 70]) == 1 + 8 + 2**70
     assert leaves_of(as_folder([70, 3, 0])) == [0, 3, 70]
+
+
+def kernels_of(vectors, noise, n_inputs=8):
+    """Two kernels of unit vectors, with noise of its own on each input."""
+    rng = np.random.default_rng(0)
+    x = vectors + noise * rng.standard_normal((2, n_inputs, *vectors.shape))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    return InputMatrices(np.ascontiguousarray(x @ x.swapaxes(-1, -2)), True)
+
+
+def test_similarities_of_kernels_add_up():
+    inputs = kernels_of(np.random.default_rng(1).standard_normal((9, 5)), 0.5)
+    mean = inputs.additive().parts[0].mean(axis=0)
+    np.fill_diagonal(mean, 0)
+    np.testing.assert_allclose(mean, inputs.similarity(), atol=1e-12)
+
+
+def test_kernels_equal_to_their_mean_add_nothing():
+    inputs = InputMatrices(np.ones((2, 3, 4, 4)), True)
+    assert not inputs.additive().parts.any()
+
+
+def test_units_are_as_similar_as_their_heads_are_on_average():
+    """Kernels of units would be centred and scaled anew, which puts other units together than heads."""
+    inputs = kernels_of(np.random.default_rng(1).standard_normal((9, 5)), 0.5)
+    conditional = support_module._Conditional(
+        inputs, divisions(8, 5, np.random.default_rng(0)), np.random.default_rng(0)
+    )
+    units = [[0, 1, 2], [3, 4], [5], [7]]
+    expected = np.array([[inputs.similarity()[np.ix_(a, b)].mean() for b in units] for a in units])
+    among = conditional._inputs.of_items(units)
+    apart = ~np.eye(4, dtype=bool)
+    np.testing.assert_allclose(among.combined()[apart], expected[apart], atol=1e-12)

@@ -15,6 +15,9 @@ from headtree.geometry.order_statistics import median, smallest_and_largest
 #: A squared norm below this part of the largest is rounding: the item equals the mean item.
 _IS_MEAN = 1e-10
 
+#: Pairs of leaves whose cosines have a smaller standard deviation are all alike.
+_NO_SPREAD = 1e-12
+
 #: Rows and columns of the squares in which a matrix is mirrored.
 _MIRRORED = 16
 
@@ -69,6 +72,29 @@ class InputMatrices:
     def cosines(self) -> Float[np.ndarray, "part leaf leaf"]:
         """Every kernel, averaged over inputs, without the mean leaf and with unit diagonal."""
         return np.stack([centred_kernel(part.mean(axis=0)) for part in self.parts])
+
+    def additive(self) -> InputMatrices:
+        """One matrix for each input whose mean orders pairs as `combined` does: kernels become similarities.
+
+        The mean leaf, the diagonal and the standard deviation are those of all inputs together, so that the mean of
+        these matrices is `similarity`. Unlike those of kernels, their means over leaves or inputs mean the same
+        whichever leaves or inputs are left out.
+        """
+        if not self.is_kernel:
+            return self
+        total = np.zeros(self.parts.shape[1:])
+        below = np.tril_indices(self.n_leaves, -1)
+        for part in self.parts:
+            centred = part - part.mean(axis=1, keepdims=True) - part.mean(axis=2, keepdims=True)
+            centred += part.mean(axis=(1, 2), keepdims=True)
+            norms = np.diagonal(centred.mean(axis=0))
+            is_mean = norms <= _IS_MEAN * np.diagonal(part.mean(axis=0)).max()
+            scale = np.where(is_mean, 0, 1 / np.sqrt(np.where(is_mean, 1, norms)))
+            cosines = centred * scale[:, None] * scale
+            of_pairs = cosines.mean(axis=0)[below]
+            if of_pairs.std() > _NO_SPREAD:
+                total += (cosines - of_pairs.mean()) / of_pairs.std()
+        return InputMatrices(total[None], False)
 
     def of_inputs(self, chosen: Sequence[int]) -> InputMatrices:
         """Some of the inputs."""
@@ -270,7 +296,7 @@ def _add_standardized(kernel, total):  # type: ignore[no-untyped-def]
         for column in range(row):
             squares[column] += (kernel[row, column] - mean) ** 2
     deviation = np.sqrt(squares.sum() / n_pairs)
-    if deviation > 1e-12:
+    if deviation > _NO_SPREAD:
         first = 0
         for row in range(n):
             for column in range(row):

@@ -15,7 +15,6 @@ from headtree.errors import InvalidTypeError, InvalidValueError
 from headtree.geometry.combined_affinity import InputMatrices
 from headtree.geometry.linkage import linkage_tree
 from headtree.measures.families import (
-    DEFAULT_FAMILIES,
     Families,
     Growth,
     Replication,
@@ -26,6 +25,7 @@ from headtree.measures.families import (
     leaves_of_inner,
     likeness_of,
     replication_of_families,
+    usual_number,
 )
 from headtree.measures.support import as_folder, folder_support
 from headtree.questionnaire.organization import Organization
@@ -95,7 +95,7 @@ class Consensus:
         chosen = [leaves for leaves, support in zip(self.folders, self.support, strict=True) if support >= least]
         return sorted(chosen, key=len, reverse=True)
 
-    def families(self, at_most: int = DEFAULT_FAMILIES) -> Families:
+    def families(self, at_most: int | None = None) -> Families:
         r"""Choose the main families of heads: large folders that other inputs show again.
 
         Of all sets of at most `at_most` disjoint folders with support, this is the one that maximizes
@@ -112,9 +112,11 @@ class Consensus:
         family.
 
         Heads that *do* alike must look alike and write alike, and large folders often only look alike. For
-        "function", :math:`p_F^a (1 - p_F)` is therefore replaced by :math:`\binom{n_F}{2} (k_F - 0.13)`, where
+        "function", :math:`p_F^a (1 - p_F)` is therefore replaced by :math:`\binom{n_F}{2} (k_F - 0.12)`, where
         :math:`n_F` is the number of heads and :math:`k_F`, the *likeness*, is the mean centred cosine of their
-        pairs, of attention or of values, whichever is smaller. A folder with a likeness below 0.13 is no family.
+        pairs, of attention or of values, whichever is smaller. A folder with a likeness below 0.12 is no family.
+
+        By default, `at_most` is 8, and 12 for "function", whose families are small.
 
         Examples
         --------
@@ -130,7 +132,8 @@ class Consensus:
         >>> len(ht.consensus(ht.head_similarity(noise), n_bootstrap=50).families())
         0
         """
-        at_most = _checks.at_least_one(at_most, "at_most")
+        usual = usual_number(self.likeness)
+        at_most = usual if at_most is None else _checks.at_least_one(at_most, "at_most")
         exponent = exponent_of_families(self.tree, self.transfer, self.support, at_most)
         chosen = best_folders(self.tree, self.transfer, self.support, at_most, exponent, self.likeness)
         chosen.sort(key=lambda i: (-len(self.folders[i]), int(self.folders[i][0])))
@@ -143,7 +146,7 @@ class Consensus:
             support=self.support[chosen],
             medoid=np.array([self._medoid(self.folders[i]) for i in chosen], dtype=np.int64),
             of_leaf=of_leaf,
-            replication=self.replication if at_most == DEFAULT_FAMILIES else None,
+            replication=self.replication if at_most == usual else None,
         )
 
     def _medoid(self, leaves: Int[np.ndarray, " _leaf_of_folder"]) -> int:
@@ -268,18 +271,25 @@ def consensus_of(
     folders = [as_folder(leaves) for leaves in leaves_of_folders]
     transfer = np.array([found.transfer[folder] for folder in folders])
     support = np.array([found.support[folder] for folder in folders])
-    settings = found.chance, DEFAULT_FAMILIES, exponent_of_families(tree, transfer, support), source
+    likeness = likeness_of(inputs, leaves_of_folders)
+    number = usual_number(likeness)
+    exponent = exponent_of_families(tree, transfer, support, number)
+    chosen = best_folders(tree, transfer, support, number, exponent, likeness)
+    is_compared = halved and bool(chosen)
+    families = [leaves_of_folders[i] for i in chosen]
     return Consensus(
         kind=kind,
         tree=tree,
         affinity=inputs.combined(),
         transfer=transfer,
         support=support,
-        replication=replication_of_families(inputs, *settings) if halved else None,
-        growth=growth_of_support(inputs, *settings) if halved else (),
+        replication=(
+            replication_of_families(inputs, found.chance, number, exponent, source) if is_compared else None
+        ),
+        growth=growth_of_support(inputs, found.chance, families, support[chosen], source) if is_compared else (),
         n_inputs=inputs.n_inputs,
         n_bootstrap=n_bootstrap,
-        likeness=likeness_of(inputs, leaves_of_folders),
+        likeness=likeness,
     )
 
 

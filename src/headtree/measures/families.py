@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from headtree._threads import for_each_task
 from headtree.geometry.combined_affinity import InputMatrices
@@ -26,10 +26,10 @@ _SUBSETS = 5
 
 #: Heads do alike if they look alike and write alike: both mean cosines, without what all heads share, above this.
 #: Chosen on validation text; `docs/similarities.md` has the numbers.
-_LEAST_LIKENESS = 0.13
+_LEAST_LIKENESS = 0.12
 
-#: Families that are chosen by default.
-DEFAULT_FAMILIES = 8
+#: Families that are chosen by default, and those of heads that do alike, which are smaller.
+_FAMILIES, _FUNCTIONAL_FAMILIES = 8, 12
 
 #: Exponents of a folder's share of the leaves: the larger, the coarser are the families. The second is for families
 #: that leave out too many leaves with the first. Chosen on validation inputs of 14 networks; `docs/similarities.md`
@@ -51,11 +51,11 @@ class Replication(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """Families of some of the inputs, means over random choices of them."""
+    """What some of the inputs say of the families of all, means over random choices of inputs."""
 
     n_inputs: int
-    support: float  #: mean support of the families, weighted by their size; 0 if there are none
-    coverage: float  #: share of the leaves in a family
+    support: float  #: mean support of the families, weighted by their size
+    coverage: float  #: share of the leaves in a family that these inputs support
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Families:
     support: Float[np.ndarray, " family"]  #: how much of it other inputs put together, beyond chance; above 0
     medoid: Int[np.ndarray, " family"]  #: the leaf that is most alike to the others of its family
     of_leaf: Int[np.ndarray, " leaf"]  #: index of the family of each leaf; -1 for leaves in none
-    replication: Replication | None  #: None for fewer than four inputs, and for another number than the default
+    replication: Replication | None  #: None without families, for fewer than four inputs, or another number of them
 
     def __len__(self) -> int:
         return len(self.folders)
@@ -106,37 +106,37 @@ def replication_of_families(
     halves: list[_Drawn] = []
     for _ in range(_HALVINGS):
         halves += [_Drawn.of(half, rng) for half in np.array_split(rng.permutation(inputs.n_inputs), 2)]
-    labels = [each.labels for each in _quick_families(inputs, halves, chance, at_most, exponent)]
+    labels = _quick_families(inputs, halves, chance, at_most, exponent)
     found = [adjusted_rand_index(*pair) for pair in zip(labels[::2], labels[1::2], strict=True)]
     low, high = np.quantile(found, [0.025, 0.975])
     return Replication(float(np.mean(found)), float(low), float(high))
 
 
 def growth_of_support(
-    inputs: InputMatrices, chance: Chance, at_most: int, exponent: float, rng: np.random.Generator
+    inputs: InputMatrices,
+    chance: Chance,
+    families: Sequence[Int[np.ndarray, " _leaf_of_folder"]],
+    support: Float[np.ndarray, " family"],
+    rng: np.random.Generator,
 ) -> tuple[Growth, ...]:
-    """Support of the families of a quarter, a half and all of the inputs, four of them at least.
+    """Support that a quarter and a half of the inputs, four of them at least, and all of them give the families.
 
-    As in `replication_of_families`, null distribution and exponent are those of all inputs.
+    As in `replication_of_families`, the null distribution is that of all inputs, and not conditional.
     """
-    n = inputs.n_inputs
-    sizes = sorted({size for size in (n // 4, n // 2, n) if size >= 4})
-    if inputs.n_leaves < 3:
+    n, sizes = inputs.n_inputs, np.array([len(leaves) for leaves in families])
+    if not families:
         return ()
-    subsets = [
-        _Drawn.of(rng.permutation(n)[:size], rng) for size in sizes for _ in range(_SUBSETS if size < n else 1)
-    ]
-    families = _quick_families(inputs, subsets, chance, at_most, exponent)
-    found = []
-    for size in sizes:
-        rows = [
-            (each.support, each.coverage)
-            for drawn, each in zip(subsets, families, strict=True)
-            if len(drawn.inputs) == size
-        ]
-        support, coverage = np.mean(rows, axis=0)
-        found.append(Growth(size, float(support), float(coverage)))
-    return tuple(found)
+    members = _members(families, inputs.n_leaves)
+
+    def row(n_inputs: int, found: Float[np.ndarray, "sample family"]) -> Growth:
+        coverage = (sizes * (found > 0)).sum(axis=1).mean() / inputs.n_leaves
+        return Growth(n_inputs, float(np.average(found.mean(axis=0), weights=sizes)), float(coverage))
+
+    growth = []
+    for n_inputs in sorted({size for size in (n // 4, n // 2) if size >= 4}):
+        subsets = [_Drawn.of(rng.permutation(n)[:n_inputs], rng) for _ in range(_SUBSETS)]
+        growth.append(row(n_inputs, np.stack([_support_by(inputs, drawn, chance, members) for drawn in subsets])))
+    return (*growth, row(n, support[None]))
 
 
 class _Drawn(NamedTuple):
@@ -150,19 +150,36 @@ class _Drawn(NamedTuple):
         return cls(inputs, divisions(len(inputs), _QUICK_DIVISIONS, rng))
 
 
-class _QuickFamilies(NamedTuple):
-    """Families by a test that is not conditional."""
+def _members(
+    folders: Sequence[Int[np.ndarray, " _leaf_of_folder"]], n_leaves: int
+) -> Bool[np.ndarray, "folder leaf"]:
+    members = np.zeros((len(folders), n_leaves), dtype=bool)
+    for row, leaves in zip(members, folders, strict=True):
+        row[leaves] = True
+    return members
 
-    labels: Int[np.ndarray, " leaf"]  #: of each leaf; its own for leaves in no family
-    support: float  #: mean of the families, weighted by their size
-    coverage: float
+
+def _support_by(
+    inputs: InputMatrices, drawn: _Drawn, chance: Chance, members: Bool[np.ndarray, "folder leaf"]
+) -> Float[np.ndarray, " folder"]:
+    """Support of folders by some of the inputs; the test is not conditional."""
+    trees = ResampledTrees.grow(inputs.of_inputs(drawn.inputs.tolist()), drawn.divisions)
+    return _supported(Transfer.to_halves(trees, members), chance, members)
+
+
+def _supported(
+    transfer: Transfer, chance: Chance, members: Bool[np.ndarray, "folder leaf"]
+) -> Float[np.ndarray, " folder"]:
+    sizes, n = members.sum(axis=1), members.shape[1]
+    support = np.array([chance.beyond(transfer.of(i), int(size), n) for i, size in enumerate(sizes)])
+    return np.where(support < LEAST_SUPPORT, 0, support)
 
 
 def _quick_families(
     inputs: InputMatrices, drawn: Sequence[_Drawn], chance: Chance, at_most: int, exponent: float
-) -> list[_QuickFamilies]:
-    """The families of several choices of inputs."""
-    found: dict[int, _QuickFamilies] = {}
+) -> list[Int[np.ndarray, " leaf"]]:
+    """The family of each leaf, by several choices of inputs; leaves in no family are families of their own."""
+    found: dict[int, Int[np.ndarray, " leaf"]] = {}
 
     def find(i: int) -> None:
         some = inputs.of_inputs(drawn[i].inputs.tolist())
@@ -178,26 +195,18 @@ def _families_of(
     chance: Chance,
     at_most: int,
     exponent: float,
-) -> _QuickFamilies:
-    n = inputs.n_leaves
+) -> Int[np.ndarray, " leaf"]:
     trees = ResampledTrees.grow(inputs, weights)
     tree = linkage_tree(tree_closeness(inputs, trees))
     folders = leaves_of_inner(tree)
-    labels = np.arange(n) + len(folders)
-    if not folders:
-        return _QuickFamilies(labels, 0.0, 0.0)
-    members = np.zeros((len(folders), n), dtype=bool)
-    for row, leaves in zip(members, folders, strict=True):
-        row[leaves] = True
-    transfer = Transfer.to_halves(trees, members)
-    support = np.array([chance.beyond(transfer.of(i), len(folder), n) for i, folder in enumerate(folders)])
-    support[support < LEAST_SUPPORT] = 0
-    chosen = best_folders(tree, transfer.mean, support, at_most, exponent, likeness_of(inputs, folders))
-    for i in chosen:
-        labels[folders[i]] = i
-    sizes = np.array([len(folders[i]) for i in chosen])
-    mean = float(np.average(support[chosen], weights=sizes)) if chosen else 0.0
-    return _QuickFamilies(labels, mean, float(sizes.sum() / n))
+    labels = np.arange(inputs.n_leaves) + len(folders)
+    if folders:
+        members = _members(folders, inputs.n_leaves)
+        transfer = Transfer.to_halves(trees, members)
+        support = _supported(transfer, chance, members)
+        for i in best_folders(tree, transfer.mean, support, at_most, exponent, likeness_of(inputs, folders)):
+            labels[folders[i]] = i
+    return labels
 
 
 def inner_folders(tree: PartitionTree) -> Int[np.ndarray, " folder"]:
@@ -226,14 +235,19 @@ def likeness_of(
     return np.array(of_pairs)
 
 
+def usual_number(likeness: Float[np.ndarray, " folder"] | None) -> int:
+    """How many families are chosen by default."""
+    return _FAMILIES if likeness is None else _FUNCTIONAL_FAMILIES
+
+
 def exponent_of_families(
     tree: PartitionTree,
     transfer: Float[np.ndarray, " folder"],
     support: Float[np.ndarray, " folder"],
-    at_most: int = DEFAULT_FAMILIES,
+    at_most: int,
 ) -> float:
-    """Fine, if the default number of families, or `at_most` if that is more, then hold most leaves; else coarse."""
-    fine = best_folders(tree, transfer, support, max(at_most, DEFAULT_FAMILIES), _FINE)
+    """Fine, if eight families, or `at_most` if that is more, then hold most leaves; else coarse."""
+    fine = best_folders(tree, transfer, support, max(at_most, _FAMILIES), _FINE)
     covered = tree.distinct.size[inner_folders(tree)][fine].sum()
     return _FINE if covered >= _MOST_LEAVES * tree.n_leaves else _COARSE
 

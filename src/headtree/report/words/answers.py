@@ -31,9 +31,6 @@ _ENOUGH_INPUTS = 10
 #: nearly the same families (an adjusted Rand index of 0.92 or more in 6 of 6). Earlier growth told nothing.
 _ENOUGH_SUPPORT = 0.8
 
-#: Mean support that is none when it is printed.
-_NONE = 0.005
-
 #: Reliability from which the order of heads by effect says something.
 _RELIABLE = 0.4
 
@@ -340,17 +337,11 @@ def _growth(run: Run) -> Answer | None:
     if not growth or len(growth) < 2:
         return None
     first, last = growth[0], growth[-1]
-    supports = [float(step.support or 0.0) for step in growth]
-    if not any(supports):
-        return _answer("inputs", f"Nor do {first.n_inputs} of the {last.n_inputs} inputs show one.")
-    if supports[-1] < _NONE:
-        text = f"With {first.n_inputs} inputs they had a mean support of {supports[0]:.2f}"
-        return _answer("inputs", f"{text}, with all {last.n_inputs} none: what fewer inputs showed was chance.")
     text = (
-        f"The mean support of the families is {supports[-1]:.2f} with {last.n_inputs} inputs; with "
-        f"{first.n_inputs} it was {supports[0]:.2f}"
+        f"The mean support of the families is {last.support:.2f} with {last.n_inputs} inputs; "
+        f"{first.n_inputs} of them give {first.support:.2f}"
     )
-    is_enough = supports[-1] >= _ENOUGH_SUPPORT
+    is_enough = last.support >= _ENOUGH_SUPPORT
     more = (
         "More inputs would hardly change the families"
         if is_enough
