@@ -127,7 +127,7 @@ def test_a_killed_worker_costs_its_task_only(source, plain, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::headtree.HeadtreeWarning")
-def test_after_a_lost_scheduler_the_run_resumes(source, plain, tmp_path):
+def test_after_a_lost_scheduler_the_run_resumes(source, plain, tmp_path, caplog):
     done = []
     with scheduler(tmp_path) as (started, address), worker(address, tmp_path), open_workers(address) as workers:
 
@@ -146,6 +146,7 @@ def test_after_a_lost_scheduler_the_run_resumes(source, plain, tmp_path):
                 say=kill_after_organize,
             )
     assert done == ["capture", "organize"]
+    assert not [record for record in caplog.records if record.name.startswith("distributed")]  # the error says it
     make_run(source, tmp_path / "run", measures=FEW, draw=False, say=lambda step, seconds: done.append(step))
     assert done == ["capture", "organize", "compare", "measure", "diagnose"]  # none twice
     assert contents(tmp_path / "run") == plain
@@ -159,6 +160,41 @@ def test_a_call_that_a_lost_scheduler_cancelled(tmp_path):
         until(future.cancelled)
         with pytest.raises(ClusterError, match="run the same command again"):
             workers._result(future)
+
+
+def test_a_result_that_is_lost_with_the_scheduler(tmp_path):
+    from distributed.comm import CommClosedError
+
+    class Lost:
+        def result(self):
+            raise CommClosedError("Stream is closed")
+
+    with (
+        scheduler(tmp_path) as (_, address),
+        worker(address, tmp_path),
+        open_workers(address) as workers,
+        pytest.raises(ClusterError, match=r"scheduler .* is lost"),
+    ):
+        workers._result(Lost())
+
+
+def test_a_terminal_interrupts_the_command_and_not_its_workers(source, tmp_path):
+    """Ctrl-C reaches all processes of a terminal."""
+    words = ["run", source.model, "--text", source.text, "--inputs", 4, "--tokens", 12, "--no-draw"]
+    command = [sys.executable, "-m", "headtree", *words, "--dask", "local:2", "-o", tmp_path / "run"]
+    started = subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until(lambda: (tmp_path / "run" / "run.json").exists() or started.poll() is not None)
+    os.killpg(started.pid, signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert said.strip().endswith("stopped: finished steps are saved; run the same command to continue")
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("after", [0.0, 1.0])

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import signal
 import tempfile
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
 from threading import Lock
 from typing import Any, TypeVar
 
 import dask
 import torch
 from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
+from distributed.comm import CommClosedError
 from distributed.protocol import pickle as wire
 
 from headtree._version import __version__
@@ -41,8 +44,8 @@ _AHEAD = 3
 #: Results for each worker that may wait for that of an earlier call, which takes longer.
 _WAITING = 24
 
-#: What is raised while a scheduler is lost: by Dask, or by the event loop that waited for it.
-_CANCELLED = (CancelledError, asyncio.CancelledError)
+#: What is raised when a scheduler is lost: by Dask, by the event loop that waited for it, or by the connection.
+_LOST = (CancelledError, asyncio.CancelledError, CommClosedError)
 
 _AGAIN = "finished work is saved; run the same command again to continue"
 
@@ -50,31 +53,32 @@ _AGAIN = "finished work is saved; run the same command again to continue"
 @contextmanager
 def local_cluster(n: int) -> Iterator[str]:
     """Start `n` worker processes on this machine, which share its threads; yields the scheduler's address."""
-    with (
-        _quiet(),
-        dask.config.set(
-            {
-                # calls wait at the scheduler: behind a long one on a worker they would wait while others are idle
-                "distributed.scheduler.worker-saturation": 1.0,
-                # nobody looks at these, and threads that wake up often hold up those that compute
-                "distributed.worker.profile.enabled": False,
-                "distributed.admin.tick.interval": "1s",
-                "distributed.admin.system-monitor.interval": "5s",
-                "distributed.worker.memory.monitor-interval": "500ms",
-                "distributed.nanny.pre-spawn-environ": _environment(),
-            }
-        ),
-        tempfile.TemporaryDirectory(prefix="headtree-dask-", ignore_cleanup_errors=True) as scratch,
-        LocalCluster(
-            n_workers=n,
-            threads_per_worker=max(1, torch.get_num_threads() // n),
-            processes=True,
-            dashboard_address=None,
-            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # any free port: another cluster may have 8787
-            local_directory=scratch,
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-    ):
+    settings = {
+        # calls wait at the scheduler: behind a long one on a worker they would wait while others are idle
+        "distributed.scheduler.worker-saturation": 1.0,
+        # nobody looks at these, and threads that wake up often hold up those that compute
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "5s",
+        "distributed.worker.memory.monitor-interval": "500ms",
+        "distributed.nanny.pre-spawn-environ": _environment(),
+    }
+    with _quiet(), dask.config.set(settings), ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="headtree-dask-", ignore_cleanup_errors=True)
+        scratch = stack.enter_context(folder)
+        with _interrupts_later():
+            cluster = LocalCluster(
+                n_workers=n,
+                threads_per_worker=max(1, torch.get_num_threads() // n),
+                processes=True,
+                dashboard_address=None,
+                scheduler_kwargs={
+                    "dashboard_address": "127.0.0.1:0"
+                },  # any free port: another cluster may have 8787
+                local_directory=scratch,
+                silence_logs=logging.CRITICAL,
+            )
+            stack.enter_context(cluster)
         yield str(cluster.scheduler_address)
 
 
@@ -188,7 +192,7 @@ class DaskWorkers:
                     warnings.filterwarnings("ignore", message="Sending large graph")  # on purpose: see above
                     pending.append(self._client.submit(_sent(), wire.dumps(call), __version__, pure=False))
                 n_sent += 1
-        except (OSError, *_CANCELLED) as error:
+        except (OSError, *_LOST) as error:
             if isinstance(error, HeadtreeError):
                 raise
             raise self._lost() from error
@@ -203,7 +207,7 @@ class DaskWorkers:
                     self._send(remaining, pending, at_once)
                 except TimeoutError:
                     alone_since = self._checked_health(alone_since)
-                except _CANCELLED as error:
+                except _LOST as error:
                     raise self._lost() from error
 
     def _result(self, future: Future[Any]) -> Any:
@@ -215,7 +219,7 @@ class DaskWorkers:
                 f"four workers of {self._address} died one after the other at the same work, most likely for lack "
                 f"of memory; give each more memory or fewer threads; {_AGAIN}"
             ) from error
-        except _CANCELLED as error:
+        except _LOST as error:
             raise self._lost() from error
         except ModuleNotFoundError as error:
             raise ClusterError(
@@ -233,7 +237,7 @@ class DaskWorkers:
         try:
             if self.n_workers:
                 return None
-        except (OSError, *_CANCELLED) as error:
+        except (OSError, *_LOST) as error:
             raise self._lost() from error
         alone_since = time.monotonic() if alone_since is None else alone_since
         if time.monotonic() - alone_since > _NO_WORKERS:
@@ -291,10 +295,30 @@ def _unlike(worker: str, found: str | None, wanted: str = __version__) -> Cluste
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No log messages of Dask: what matters is raised as an error."""
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    names = ("distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed.")))
+    loggers = [logging.getLogger(name) for name in names]  # Dask gives some of them levels of their own
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold back Ctrl-C until the end of the block, and for ever in the threads and processes that it starts.
+
+    A terminal interrupts worker processes too, which would say so with a traceback each; the command stops them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # to start it with the first process would let interrupts through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
