@@ -274,3 +274,11 @@ def test_bad_input(organizations):
         ht.consensus(organizations, n_bootstrap=1).families(0)
     with pytest.raises(TypeError, match="least must be a number, got None"):
         ht.consensus(organizations, n_bootstrap=1).supported(None)
+
+
+def test_a_consensus_says_in_a_line_what_it_is():
+    inputs = [ht.AttentionTensor.from_array(np.random.default_rng(i).normal(size=(5, 6, 6))) for i in range(4)]
+    found = ht.consensus(ht.head_similarity(inputs), n_bootstrap=10)
+    assert (
+        repr(found) == f"Consensus('attention', {len(found.folders)} folders of 5 leaves, 0 with support, 4 inputs)"
+    )

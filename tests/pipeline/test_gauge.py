@@ -111,6 +111,11 @@ def test_raw_scores_may_differ_and_say_so(pair, tmp_path):
         assert text["values"] == "raw scores"
         assert [each["title"] for each in text["similarities"]] == ["looks alike", "questionnaire of raw scores"]
         assert any("Haar entropy of raw scores" in part for part in run.sections.diagnostics.text)
+        assert set(run.heads["organized"]) == set(run.layers["organized"]) == {"raw scores"}
+        for column in ("norm", "haar_entropy", "structure_rank"):
+            assert "txl" not in text["glossary"][column]
+            assert "how well it then ranks heads was not measured" in text["glossary"][column]
+        assert "txl" in text["glossary"]["confidence"]
     looks = [run.consensus.families().of_leaf.tolist() for run in runs]
     assert looks[0] == looks[1]  # families do not look at raw scores
 

@@ -37,7 +37,7 @@ def test_scores_are_organized_and_measured_without_constants_of_rows_unless_raw(
     ("kind", "options", "message"),
     [
         ("scores", {"similarity": "function"}, "needs the model, but this run is made from tensors"),
-        ("scores", {"similarity": "hellinger"}, "kind must be one of \\('attention'"),
+        ("scores", {"similarity": "hellinger"}, "similarity must be one of \\('attention'"),
         ("probs", {"raw": True}, "raw is about scores, but this run is of kind 'probs'; leave it out"),
     ],
 )
@@ -45,3 +45,31 @@ def test_what_cannot_be_is_refused_before_any_work(kind, options, message, tmp_p
     with pytest.raises(ht.HeadtreeError, match=message):
         made(tmp_path / "run", kind, **options)
     assert not (tmp_path / "run").exists()
+
+
+def masked_head():
+    mask = np.zeros((4, 6, 6), bool)
+    mask[2] = True
+    return [ht.AttentionTensor.from_array(np.zeros((4, 6, 6)), mask=mask)]
+
+
+def mask_in_numbers():
+    return [ht.AttentionTensor.from_array(np.where(np.tri(6, dtype=bool), 0, -1e9) + np.zeros((4, 6, 6)))]
+
+
+def other_heads():
+    return [ht.AttentionTensor.from_array(np.zeros((n, 6, 6))) for n in (4, 3)]
+
+
+@pytest.mark.parametrize(
+    ("atts", "message"),
+    [
+        (masked_head, "head L0H2 is masked on every query"),
+        (mask_in_numbers, "hold a causal mask as large negative numbers"),
+        (other_heads, "atts must have the same heads on every input, got 4 heads"),
+    ],
+)
+def test_tensors_whose_heads_cannot_be_compared_leave_nothing(tmp_path, atts, message):
+    with pytest.raises(ht.HeadtreeError, match=message):
+        make_run(TensorSource(atts()), tmp_path / "run")
+    assert not list(tmp_path.iterdir())

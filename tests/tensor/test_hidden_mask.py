@@ -67,6 +67,30 @@ def test_what_a_mask_hides_stays_hidden(beneath):
         np.testing.assert_array_equal(np.broadcast_to(found, x.shape), np.broadcast_to(mask | numbers, x.shape))
 
 
+@pytest.mark.parametrize("number", [-1e9, np.finfo(np.float32).min])
+@pytest.mark.parametrize("given", [False, True])
+def test_numbers_that_are_no_scores_are_refused_in_any_shape(number, given):
+    """Beyond the next key, beyond fewer keys than queries, and padding that no query sees."""
+    for hidden in (
+        np.triu(np.ones((8, 8), bool), 2),
+        np.triu(np.ones((8, 4), bool), 1),
+        np.arange(8) >= np.full((8, 1), 6),
+    ):
+        x = np.where(hidden, number, np.random.default_rng(0).standard_normal((3, *hidden.shape))).astype(
+            np.float32
+        )
+        mask = None
+        if given:
+            mask = np.zeros(hidden.shape, bool)
+            mask[:, 1] = True
+        att = ht.AttentionTensor.from_array(x, mask=mask)
+        with pytest.raises(ht.HeadtreeError, match="mask") as error:
+            ht.head_similarity(att)
+        found = eval(str(error.value).rsplit("mask=", 1)[1], {"np": np, "x": x, "mask": mask})
+        wanted = hidden if mask is None else hidden | mask
+        np.testing.assert_array_equal(np.broadcast_to(found, x.shape), np.broadcast_to(wanted, x.shape))
+
+
 def test_padding_on_the_left_does_not_hide_a_causal_mask():
     x = masked_by_numbers(-1e9)
     x[:, :, :2] = -1e9

@@ -33,7 +33,7 @@ from headtree.similarity.head_similarity import HeadSimilarity
 from headtree.trees.tree import PartitionTree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Consensus:
     """A tree of heads that several inputs agree on, with the support of each folder.
 
@@ -147,6 +147,13 @@ class Consensus:
             medoid=np.array([self._medoid(self.folders[i]) for i in chosen], dtype=np.int64),
             of_leaf=of_leaf,
             replication=self.replication if at_most == usual else None,
+        )
+
+    def __repr__(self) -> str:
+        folders = f"{len(self.folders)} folders of {self.tree.n_leaves} leaves"
+        supported = f"{np.count_nonzero(self.support > 0)} with support"
+        return (
+            f"Consensus({self.kind!r}, {folders}, {supported}, {self.n_inputs} input{'s' * (self.n_inputs != 1)})"
         )
 
     def _medoid(self, leaves: Int[np.ndarray, " _leaf_of_folder"]) -> int:

@@ -20,7 +20,7 @@ from headtree.models.value_norms import values_only
 from headtree.models.watching.collect import PreparedInputs
 from headtree.progress import progress
 from headtree.similarity.attention_distances import probability_cosines
-from headtree.similarity.head_similarity import HeadSimilarity, checked_kind, equal_heads, from_kernels
+from headtree.similarity.head_similarity import HeadSimilarity, checked_kind, equal_heads, from_kernels, named_heads
 from headtree.tensor.attention_tensor import HeadId
 
 #: Entries of a block of v·W_O of all heads: 64 MB in float64.
@@ -71,7 +71,7 @@ def similarity_of_kernels(
     both = np.stack(kernels, axis=1)
     means = [np.diag(centred_kernel(kernel)) == 0 for kernel in both.mean(axis=1)]
     notes = tuple(
-        f"the {what} of {', '.join(str(heads[i]) for i in np.flatnonzero(is_mean))} equal their mean over all "
+        f"the {what} of {named_heads([heads[i] for i in np.flatnonzero(is_mean)])} equal their mean over all "
         "heads, so they are not compared"
         for what, is_mean in zip(("probabilities", "values"), means, strict=True)
         if is_mean.any()

@@ -21,7 +21,10 @@ from headtree.runs.contents import files_of
 from headtree.runs.folder import RunWriter, rewriting_run, writing_run
 from headtree.runs.organization_store import questionnaire_to_dict
 from headtree.runs.run import Run, open_run
+from headtree.similarity.attention_distances import check_heads_present
 from headtree.similarity.head_similarity import SimilarityKind, checked_kind
+from headtree.tensor.hidden_mask import check_future_keys
+from headtree.tensor.probabilities import checked_tensors
 
 #: Called with the name and seconds of each finished step.
 Say = Callable[[str, float], None]
@@ -110,7 +113,9 @@ def make_run(
     begin = cache(source.begin)  # a model is loaded once, if any step needs it
     on, limit = workers or ThisProcess(), limit_in_bytes(memory)
     if isinstance(source, TensorSource):
-        for att in source.tensors:
+        for att in checked_tensors(source.tensors):  # before anything is written
+            check_future_keys(att)
+            check_heads_present(att)
             Limit(limit).check(att, questionnaire or Questionnaire())
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
@@ -141,10 +146,10 @@ def _checked_landmarks(settings: Questionnaire) -> Questionnaire:
 
 
 def _checked_similarity(similarity: Any, source: Source) -> str:
-    if checked_kind(similarity) == "function" and isinstance(source, TensorSource):
+    if checked_kind(similarity, argument="similarity") == "function" and isinstance(source, TensorSource):
         raise InvalidValueError(
-            "similarity 'function' needs the model, but this run is made from tensors; use headtree run, or "
-            "another similarity"
+            "similarity 'function' needs the model, but this run is made from tensors; use headtree run, "
+            "ht.ModelView(model).head_similarity, or another similarity"
         )
     return str(similarity)
 

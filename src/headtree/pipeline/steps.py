@@ -259,6 +259,9 @@ def diagnose(writer: RunWriter, begin: Callable[[], Capture], workers: Workers, 
     found = _diagnostics(run, begin(), workers, Limit(memory))
     of_heads = tables.head_table(list(run.measured), run.consensus, run.measures.get("stability"))
     of_layers = tables.layer_table(of_heads)
+    if writer.record.settings["raw"]:
+        for table in (of_heads, of_layers):
+            table["organized"] = [run.values_words] * len(table["layer"])
     about = run.attention[0].provenance
     together = tables.with_model_layers(tables.joined(of_heads, found.heads), about)
     heads = pd.DataFrame(tables.with_leading(together))

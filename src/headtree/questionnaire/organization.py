@@ -93,6 +93,7 @@ class Status:
     message: str
     notes: tuple[str, ...] = ()
     relative_errors: Mapping[str, float] = field(default_factory=dict, hash=False)  #: of sampled distances, by axis
+    exact: tuple[str, ...] = ()  #: axes whose distances are exact
 
     @property
     def distances(self) -> str:
@@ -100,10 +101,11 @@ class Status:
         if not self.relative_errors:
             return "tree distances are exact"
         errors = ", ".join(f"{name} {error:.1%}" for name, error in self.relative_errors.items())
-        return f"tree distances are sampled, with relative errors {errors}"
+        others = f"; those of {', '.join(self.exact)} are exact" if self.exact else ""
+        return f"tree distances are sampled, with relative errors {errors}{others}"
 
     def __str__(self) -> str:
-        return "; ".join((self.message, *self.notes, *([self.distances] if self.relative_errors else [])))
+        return "; ".join((self.message, *self.notes, self.distances))
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,7 +116,7 @@ def organize_array(
     Organization
         The same input gives the same trees on every run and with any number of threads (for an integer `rng`; on a
         GPU up to rounding). Permuted slices give permuted trees, unless distances tie to within rounding, or, where
-        distances are sampled or there are landmarks, sums of squares of slices.
+        distances are sampled or there are landmarks, sums of squares of slices. Slices without any entry tie.
 
     Examples
     --------
@@ -495,4 +495,6 @@ def _status(initial: list[PartitionTree | None], history: list[Iteration], loop:
             f"not settled after {n} iterations: trees still moved by up to {farthest:.2g} in tree distance; "
             "a larger n_iter may help, but the trees of noisy data never settle"
         )
-    return Status(settled, message, tuple(loop.notes), {loop.names[axis]: e for axis, e in loop.errors.items()})
+    errors = {loop.names[axis]: error for axis, error in loop.errors.items()}
+    exact = tuple(name for name in loop.names if name not in errors)
+    return Status(settled, message, tuple(loop.notes), errors, exact)

@@ -104,7 +104,7 @@ class _Outline:
             n_levels=max(tree.n_levels for tree in _all_trees(org)),
             n_components=max(points.shape[1] for points in org.coordinates),
             moved=org.moved,
-            status={**asdict(org.status), "notes": list(org.status.notes)},
+            status={**asdict(org.status), "notes": list(org.status.notes), "exact": list(org.status.exact)},
             settings=questionnaire_to_dict(org.settings),
         )
 
@@ -268,7 +268,7 @@ def _organization(
             names, [_initial(row(f"initial_tree_{name}"), n) for name, n in zip(names, sizes, strict=True)]
         ),
         history=_history(row, names, sizes),
-        status=Status(**{**status, "notes": tuple(status["notes"])}),
+        status=Status(**{**status, **{name: tuple(status.get(name, ())) for name in ("notes", "exact")}}),
         settings=questionnaire_from_dict(settings),
         landmarks=PerAxis(names, landmarks),
     )

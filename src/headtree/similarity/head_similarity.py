@@ -28,6 +28,10 @@ KIND_WORDS = {
 }
 
 
+#: Heads that a note names; of more the first three.
+_NAMED = 8
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadSimilarity:
     """How alike heads are; made by `headtree.head_similarity` and `ModelView.head_similarity`.
@@ -118,8 +122,15 @@ def equal_heads(
         return ()
     if len(groups[0]) == len(heads):
         return (f"all {len(heads)} heads {words} on every input, so there is nothing to tell them apart by",)
-    named = "; ".join(", ".join(str(heads[i]) for i in group) for group in groups)
+    named = "; ".join(named_heads([heads[i] for i in group]) for group in groups)
     return (f"some heads {words} on every input: {named}",)
+
+
+def named_heads(heads: Sequence[HeadId]) -> str:
+    """The names of some heads; of many the first ones, and how many there are."""
+    if len(heads) <= _NAMED:
+        return ", ".join(map(str, heads))
+    return f"{', '.join(map(str, heads[:3]))}, … ({len(heads)} in all)"
 
 
 def from_kernels(
@@ -146,6 +157,6 @@ def affinity_of(distance: Float[np.ndarray, "head head"]) -> Float[np.ndarray, "
     return np.exp(-distance / width)
 
 
-def checked_kind(kind: Any, known: Any = SimilarityKind) -> Any:
-    """The kind, if it is one of those known."""
-    return _checks.one_of(kind, "kind", known)
+def checked_kind(kind: Any, known: Any = SimilarityKind, argument: str = "kind") -> Any:
+    """The kind, if it is one of those known; errors name the argument."""
+    return _checks.one_of(kind, argument, known)

@@ -205,6 +205,11 @@ OF_RUNS = {
         "mixed Hölder exponent on the learned trees; larger if the head is smoother on them", "[OA], section 2"
     ),
     "exponent_given": Definition("the same on dyadic trees over the original order", "headtree"),
+    "organized": Definition(
+        "only with --raw: what the Haar entropies, the norm and the exponents are of, and the trees below the "
+        "structure score",
+        "headtree",
+    ),
     "top_count": Definition(
         "on how many inputs the head is among those of highest structure score", "[OA], table 1"
     ),
@@ -214,11 +219,14 @@ OF_RUNS = {
 }
 
 
-def explained(column: str) -> str:
-    """What a column of the table of heads means, and what it is good for; "" for one that needs no words."""
+def explained(column: str, values: str = "centred scores") -> str:
+    """What a column of the table of heads means, and what it is good for; "" for one that needs no words.
+
+    `values` says what was organized, in words.
+    """
     name = re.sub(r"^(structure|coordinate)_\d+$", r"\1_N", column)
     known = {**OF_HEADS, **OF_RUNS}.get(name)
     if known is None:
         return ""
     meaning = f"{known.meaning[:1].upper()}{known.meaning[1:]}."
-    return " ".join(filter(None, (meaning, good_for(column))))
+    return " ".join(filter(None, (meaning, good_for(column, values))))

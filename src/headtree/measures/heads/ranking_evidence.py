@@ -29,18 +29,26 @@ EFFECT_CORRELATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 
+#: Columns that depend on what was organized: centred scores in the numbers above, of vit probabilities.
+OF_ORGANIZED = frozenset({"haar_entropy", "haar_entropy_relative", "norm", "exponent", "structure"})
+
 #: Ranks, 1 for the largest, and the columns of which they are.
 _RANK_OF = {"structure_rank": "structure"}
 
 
-def good_for(column: str) -> str:
-    """How far a column ranks heads by their effect, in a sentence; "" for columns that were not compared."""
+def good_for(column: str, values: str = "centred scores") -> str:
+    """How far a column ranks heads by their effect, in a sentence; "" for columns that were not compared.
+
+    `values` says what was organized: of raw scores, columns that depend on it were not compared.
+    """
     if column == "effect":
         numbers = ", ".join(f"{network} {value:.2f}" for network, value in RELIABILITY.items())
         return f"Rank correlation between two halves of the inputs: {numbers}."
     known = EFFECT_CORRELATIONS.get(_RANK_OF.get(column, column))
     if known is None:
         return ""
+    if values == "raw scores" and _RANK_OF.get(column, column) in OF_ORGANIZED:
+        return "Here it is made of raw scores, or on trees of them; how well it then ranks heads was not measured."
     sign = -1 if column in _RANK_OF else 1
     numbers = ", ".join(
         f"{network} {sign * value:.2f} (reliability of effects {RELIABILITY[network]:.2f})"

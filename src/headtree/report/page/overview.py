@@ -52,7 +52,7 @@ def core(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "answers": [answer.to_dict() for answer in answers(run)],
         "notes": [shortened(note, 500) for note in run.record.notes],
         "similarities": _similarities(run),
-        "glossary": {str(name): explained(str(name)) for name in run.heads.columns if explained(str(name))},
+        "glossary": {name: words for name in map(str, run.heads) if (words := explained(name, run.values_words))},
         "families": families_found(run),
         "terms_explained": DEPTH_TERMS if run.slices == DEPTH else TERMS,
         "stability": _stability(run),
