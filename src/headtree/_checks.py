@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtree.errors import InvalidTypeError, InvalidValueError
+from headtree.errors import InvalidTypeError, InvalidValueError, first_line
 
 #: Numbers of things and of repetitions fit into 32 bits.
 _LARGEST_COUNT = 2**31 - 1
@@ -173,7 +173,7 @@ def checked_device(device: Any) -> torch.device | None:
     try:
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error).split(". ")[0]  # torch goes on with advice to its own developers
         raise InvalidValueError(
             f"device {str(found)!r} is not available here: {reason}; use 'cpu', or check the driver and that torch "
             "is built for this device"

@@ -236,6 +236,19 @@ def test_a_cluster_that_does_not_answer():
         assert time.monotonic() - start < 10
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:9", "Connection refused"), ("no-such-host.invalid:8786", "not known|resolution")],
+)
+def test_why_no_scheduler_answers(address, reason, monkeypatch):
+    monkeypatch.setattr(dask_workers, "_ANSWER", 1)
+    with (
+        pytest.raises(ClusterError, match=rf"no scheduler answers at .* \(.*({reason})"),
+        open_workers(f"tcp://{address}"),
+    ):
+        pass
+
+
 def test_a_cluster_without_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(dask_workers, "_NO_WORKERS", 2)
     with (
@@ -247,7 +260,7 @@ def test_a_cluster_without_workers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spec", ["", "local", "local:0", "local:two", "tcp://", "host:8786", "tcp://a b:1", "local:-1"]
+    "spec", ["", "local", "local:0", "local:two", "tcp://", "host:8786", "tcp://a b:1", "local:-1", "tcp://h:65536"]
 )
 def test_what_is_not_a_cluster(spec):
     with pytest.raises(InvalidValueError, match="dask must be local:N"), open_workers(spec):

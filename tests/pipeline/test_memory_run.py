@@ -137,6 +137,15 @@ def test_too_little_for_a_block_is_said_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_less_than_the_process_takes_is_refused_before_a_model_is_loaded(tmp_path, text):
+    result = CliRunner().invoke(
+        app, ["run", "no-such-model", "--text", str(text), "--memory", "1kB", "-o", str(tmp_path / "run")]
+    )
+    assert result.exit_code == 2
+    assert "which Python and its libraries take without any tensor, got 1 kB; allow more" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_reading_ahead_gives_what_is_there(tmp_path):
     x = np.random.default_rng(0).normal(size=(5, 17, 13)).astype(np.float32)
     ht.AttentionTensor.from_array(x).save(tmp_path / "x.zarr")

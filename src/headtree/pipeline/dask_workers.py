@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import signal
+import socket
 import tempfile
 import time
 import warnings
@@ -25,18 +26,19 @@ from typing import Any, TypeVar
 import dask
 import torch
 from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
-from distributed.comm import CommClosedError
+from distributed.comm import CommClosedError, get_address_host_port
 from distributed.protocol import pickle as wire
 
 from headtree._version import __version__
 from headtree.errors import HeadtreeError, HeadtreeWarning, first_line
 from headtree.pipeline.workers import ClusterError
+from headtree.progress import progress
 from headtree.tensor.attention_tensor import AttentionTensor
 
 T = TypeVar("T")
 
 #: Seconds within which a scheduler must answer.
-_ANSWER = 8
+_ANSWER = 6
 #: Seconds to wait for a first worker, or for another one if all are gone.
 _NO_WORKERS = 60
 #: Calls that are sent ahead for each worker: it need not wait for the next one.
@@ -102,8 +104,8 @@ def connected(address: str, *, sees_files: bool = False) -> Iterator[DaskWorkers
             client = Client(address, timeout=_ANSWER, set_as_default=False)
         except Exception as error:  # whatever another kind of server may answer
             raise ClusterError(
-                f"no scheduler answers at {address} within {_ANSWER} seconds ({first_line(error)}); start one "
-                "with dask scheduler, or check the address and the firewall"
+                f"no scheduler answers at {address} within {_ANSWER} seconds ({_reason(address, error)}); start "
+                "one with dask scheduler, or check the address and the firewall"
             ) from error
         try:
             workers = DaskWorkers(client, address, sees_files)
@@ -112,6 +114,18 @@ def connected(address: str, *, sees_files: bool = False) -> Iterator[DaskWorkers
         finally:
             with suppress(Exception):  # a lost scheduler cannot be taken leave of
                 client.close(timeout=2)
+
+
+def _reason(address: str, error: Exception) -> str:
+    """Why no scheduler answers: what a plain connection says, or that something else is there."""
+    try:
+        host, port = get_address_host_port(address)
+        socket.create_connection((host, port), timeout=1).close()
+    except (OSError, OverflowError, ValueError) as refused:
+        return getattr(refused, "strerror", None) or first_line(refused)
+    if isinstance(error, TimeoutError):
+        return "something accepts connections there and says nothing"
+    return first_line(error) if isinstance(error, ValueError) else "something else answers there"
 
 
 async def _answer(address: str) -> None:
@@ -148,7 +162,8 @@ class DaskWorkers:
     def check(self) -> None:
         """Raise an error unless there are workers, all with this version of headtree."""
         try:
-            self._client.wait_for_workers(1, timeout=_NO_WORKERS)
+            with progress(f"waiting for workers of {self._address}", 1):
+                self._client.wait_for_workers(1, timeout=_NO_WORKERS)
         except TimeoutError:
             raise self._no_workers() from None
 

@@ -117,6 +117,8 @@ def make_run(
             check_future_keys(att)
             check_heads_present(att)
             Limit(limit).check(att, questionnaire or Questionnaire())
+    else:
+        Limit(limit).check_process()
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
         "organize": PlannedStep(lambda writer: steps.organize_inputs(writer, on, limit), files_of("organize")),

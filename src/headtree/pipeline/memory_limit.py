@@ -100,6 +100,15 @@ class Limit:
             f"of {format_bytes(self.bytes)}; raise --memory, or leave --dask out: this process can read by blocks"
         )
 
+    def check_process(self) -> None:
+        """Raise an error if not even this process without a tensor is within the limit."""
+        needed = memory_in_use() + _OTHER
+        if self.bytes is not None and self.bytes < needed:
+            raise InvalidValueError(
+                f"memory must be at least {format_bytes(int(1.1 * needed))}, which Python and its libraries take "
+                f"without any tensor, got {format_bytes(self.bytes)}; allow more"
+            )
+
     def check(self, att: AttentionTensor, settings: Questionnaire) -> None:
         """Raise an error if a run cannot read the tensor within the limit, not even by blocks."""
         if self.bytes is not None and memory_in_use() + _COPIES * tensor_bytes(att) > self.bytes:

@@ -23,7 +23,7 @@ class ClusterError(InvalidValueError):
 
 
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
-_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.%]+\]|[\w.-]+):[0-9]{1,5}", re.ASCII)
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.%]+\]|[\w.-]+):([0-9]{1,5})", re.ASCII)
 
 
 class Workers(Protocol):
@@ -82,7 +82,8 @@ def open_workers(dask: str | None) -> Iterator[Workers]:
         yield ThisProcess()
         return
     local = _LOCAL.fullmatch(dask)
-    if local is None and _ADDRESS.fullmatch(dask) is None:
+    remote = _ADDRESS.fullmatch(dask)
+    if local is None and (remote is None or int(remote[3]) > 65535):
         raise InvalidValueError(
             f"dask must be local:N, for up to 999 processes on this machine, or the address of a scheduler such as "
             f"tcp://10.0.0.1:8786, got {dask!r}"
