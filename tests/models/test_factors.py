@@ -1,5 +1,6 @@
 """Tensors that hold queries and keys, against those that hold all values."""
 
+import copy
 import functools
 import warnings
 
@@ -58,6 +59,32 @@ def test_capture_stores_factors():
     )
     assert is_factored(att)
     assert "as factors" in repr(att)
+
+
+@pytest.mark.parametrize("kind", ["scores", "probs"])
+@pytest.mark.parametrize(("name", "part"), [("gpt2", None), ("t5", "encoder")])
+def test_double_precision_stays_double(name, part, kind):
+    """By default the values of a model in double precision are double, as those of a dense tensor are."""
+    own = copy.deepcopy(model(name)).double()
+    given = {key: x.double() if x.is_floating_point() else x for key, x in zoo.ALL[name].read().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ht.HeadtreeWarning)
+        pairs = [ht.capture(own, inputs=given, part=part, kind=kind, store=store) for store in ("dense", "factors")]
+    for dense, factored in zip(*pairs, strict=True):
+        assert is_factored(factored)
+        theirs, ours = dense.block(), factored.block()
+        assert theirs.dtype == ours.dtype == torch.float64
+        hidden = torch.zeros((1, 1, 1), dtype=torch.bool) if dense.mask is None else dense.mask
+        torch.testing.assert_close(
+            ours.masked_fill(hidden, 0), theirs.masked_fill(hidden, 0), atol=1e-12, rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float64", torch.float64), ("float32", torch.float32)])
+def test_the_type_of_factored_values_is_that_asked_for(dtype, expected):
+    given = zoo.ALL["gpt2"].read()
+    (att, *_) = ht.capture(copy.deepcopy(model("gpt2")).double(), inputs=given, store="factors", dtype=dtype)
+    assert att.block().dtype == att.centred().block().dtype == expected
 
 
 def test_grouped_keys_are_held_once():
@@ -196,5 +223,7 @@ def test_wrong_ways_to_store():
     prepared = prepare(model("gpt2"), inputs=zoo.ALL["gpt2"].read(), window=(0, 4))
     with pytest.raises(ht.HeadtreeError, match="store='factors' needs kind='scores' or 'probs' and no window"):
         prepared.stored_as("factors")
+    with pytest.raises(ht.HeadtreeError, match="float32 or float64, got dtype='float16'"):
+        ht.capture(model("gpt2"), inputs=zoo.ALL["gpt2"].read(), store="factors", dtype="float16")
     with pytest.raises(ht.HeadtreeError, match="store must be one of"):
         prepared.stored_as("sparse")

@@ -51,6 +51,11 @@ class LayerFactors:
         """Memory that the factors take."""
         return sum(x.numel() * x.itemsize for x in (self.query, self.key, *self.biases))
 
+    def to(self, dtype: torch.dtype) -> LayerFactors:
+        """The same factors in another type of number."""
+        biases = tuple(bias.to(dtype) for bias in self.biases)
+        return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), biases=biases)
+
 
 @dataclass(frozen=True, eq=False)
 class FactoredArray(LazyArray):
@@ -66,8 +71,13 @@ class FactoredArray(LazyArray):
     means: Float[Tensor, "head query"] | None = None
     mask: Bool[Tensor, "#head query key"] | None = None
 
-    dtype = np.dtype(np.float32)
     held = "as factors"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the entries: double precision if the factors have it, otherwise single."""
+        is_double = any(layer.query.dtype == torch.float64 for layer in self.layers)
+        return np.dtype(np.float64 if is_double else np.float32)
 
     @property
     def shape(self) -> tuple[int, int, int]:  # type: ignore[override]
@@ -88,7 +98,7 @@ class FactoredArray(LazyArray):
     def read(
         self, index: tuple[AxisIndex, ...], device: torch.device | str = "cpu"
     ) -> Float[Tensor, "head query key"]:
-        """The entries at all combinations of the indices along each axis, in float32 and in new memory."""
+        """The entries at all combinations of the indices along each axis, in new memory."""
         heads, queries, keys = index
         scores = self._scores(heads, queries, keys, device)
         for shift in (self.log_sums, self.means):
@@ -111,7 +121,7 @@ class FactoredArray(LazyArray):
                 hidden = picked(mask, 0, heads)
                 block.masked_fill_(hidden, 0)
                 n_present = (~hidden).sum(dim=2).clamp(min=1)
-            means.append((block.sum(dim=2, dtype=torch.float64) / n_present).float())
+            means.append((block.sum(dim=2, dtype=torch.float64) / n_present).to(block.dtype))
         return replace(self, means=torch.cat(means))
 
     def probabilities(
@@ -175,12 +185,13 @@ def joined(layers: Sequence[LayerFactors]) -> tuple[LayerFactors, ...]:
 def _products(
     query: Float[Tensor, "head query feature"], key: Float[Tensor, "head key feature"]
 ) -> Float[Tensor, "head query key"]:
-    """``query · keyᵀ`` in float32."""
+    """``query · keyᵀ``, of half-precision numbers in float32."""
     is_half = query.dtype == key.dtype and query.dtype in (torch.float16, torch.bfloat16)
     if query.is_cuda and is_half and torch.__version__ >= "2.8":
         # float32 has every product of two half-precision numbers: nothing is lost
         return torch.bmm(query, key.transpose(1, 2), out_dtype=torch.float32)
-    return torch.matmul(query.float(), key.float().transpose(1, 2))
+    dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), torch.float32)
+    return torch.matmul(query.to(dtype), key.to(dtype).transpose(1, 2))
 
 
 def _shared(

@@ -124,6 +124,11 @@ class PreparedInputs:
                 "store='factors' needs kind='scores' or 'probs' and no window, queries or generate; leave them "
                 "out, or capture with store='dense'"
             )
+        if self.dtype.itemsize < 4:
+            raise InvalidValueError(
+                "store='factors' gives values in float32 or float64, got dtype='float16'; leave dtype out: factors "
+                "of a model in half precision stay in it"
+            )
         known = {} if self.plan.from_outputs else dict(enumerate(self.plan.sites))
         if not all(i in known and known[i].seen_by in _SHOW_FACTORS for i in self.selection.sites):
             warnings.warn(
@@ -305,6 +310,8 @@ class _Collector:
             )
         for values in (found.query, found.key):
             self._check_finite(values, None, site)
+        if torch.float64 in (found.query.dtype, self.prepared.dtype):  # others are read in single precision
+            found = found.to(self.prepared.dtype)
         self.factors[site], self.sizes = found, (logits.shape[2], logits.shape[3])
         missing = logits.missing(Block(item, heads))
         self.ends_meet = missing is None or not bool(missing[:, -1, -1].all())
