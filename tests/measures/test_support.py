@@ -266,34 +266,27 @@ def test_folders_are_integers_with_a_bit_for_each_leaf():
     assert leaves_of(as_folder([70, 3, 0])) == [0, 3, 70]
 
 
-def kernels_of(vectors, noise, n_inputs=8):
-    """Two kernels of unit vectors, with noise of its own on each input."""
-    rng = np.random.default_rng(0)
-    x = vectors + noise * rng.standard_normal((2, n_inputs, *vectors.shape))
-    x /= np.linalg.norm(x, axis=-1, keepdims=True)
-    return InputMatrices(np.ascontiguousarray(x @ x.swapaxes(-1, -2)), True)
-
-
-def test_similarities_of_kernels_add_up():
-    inputs = kernels_of(np.random.default_rng(1).standard_normal((9, 5)), 0.5)
-    mean = inputs.additive().parts[0].mean(axis=0)
-    np.fill_diagonal(mean, 0)
-    np.testing.assert_allclose(mean, inputs.similarity(), atol=1e-12)
-
-
-def test_kernels_equal_to_their_mean_add_nothing():
-    inputs = InputMatrices(np.ones((2, 3, 4, 4)), True)
-    assert not inputs.additive().parts.any()
-
-
-def test_units_are_as_similar_as_their_heads_are_on_average():
-    """Kernels of units would be centred and scaled anew, which puts other units together than heads."""
-    inputs = kernels_of(np.random.default_rng(1).standard_normal((9, 5)), 0.5)
-    conditional = support_module._Conditional(
-        inputs, divisions(8, 5, np.random.default_rng(0)), np.random.default_rng(0)
-    )
+def test_units_of_kernels_are_as_long_as_their_heads():
+    """The mean of unlike heads is short: divided to unit length, a unit of them would draw all others to it."""
+    x = np.random.default_rng(1).standard_normal((2, 3, 9, 5))
+    inputs = InputMatrices(x @ x.swapaxes(-1, -2), True)
     units = [[0, 1, 2], [3, 4], [5], [7]]
-    expected = np.array([[inputs.similarity()[np.ix_(a, b)].mean() for b in units] for a in units])
-    among = conditional._inputs.of_items(units)
-    apart = ~np.eye(4, dtype=bool)
-    np.testing.assert_allclose(among.combined()[apart], expected[apart], atol=1e-12)
+    found = inputs.of_items(units).parts
+    for i, a in enumerate(units):
+        for j, b in enumerate(units):
+            pairs = [(p, p) for p in a] if i == j else itertools.product(a, b)
+            expected = np.mean([inputs.parts[:, :, p, q] for p, q in pairs], axis=0)
+            np.testing.assert_allclose(found[:, :, i, j], expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_unions_of_families_of_kernels_are_chance_also_if_some_families_are_large(seed):
+    """Without the mean head, small families beside large ones are alike: the mean head is the large ones'."""
+    rng = np.random.default_rng(seed)
+    family = rng.permutation(np.repeat(np.arange(4), (2, 3, 10, 17)))
+    vectors = rng.standard_normal((2, 6, 4, 60))[:, :, family]  # new on every input
+    x = vectors + 0.8 * rng.standard_normal(vectors.shape)
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    support = folder_support(InputMatrices(x @ x.swapaxes(-1, -2), True), 60, np.random.default_rng(seed)).support
+    planted = {as_folder(np.flatnonzero(family == i)) for i in range(4)}
+    assert {folder for folder, value in support.items() if value > 0} == planted

@@ -73,40 +73,25 @@ class InputMatrices:
         """Every kernel, averaged over inputs, without the mean leaf and with unit diagonal."""
         return np.stack([centred_kernel(part.mean(axis=0)) for part in self.parts])
 
-    def additive(self) -> InputMatrices:
-        """One matrix for each input whose mean orders pairs as `combined` does: kernels become similarities.
-
-        The mean leaf, the diagonal and the standard deviation are those of all inputs together, so that the mean of
-        these matrices is `similarity`. Unlike those of kernels, their means over leaves or inputs mean the same
-        whichever leaves or inputs are left out.
-        """
-        if not self.is_kernel:
-            return self
-        total = np.zeros(self.parts.shape[1:])
-        below = np.tril_indices(self.n_leaves, -1)
-        for part in self.parts:
-            centred = part - part.mean(axis=1, keepdims=True) - part.mean(axis=2, keepdims=True)
-            centred += part.mean(axis=(1, 2), keepdims=True)
-            norms = np.diagonal(centred.mean(axis=0))
-            is_mean = norms <= _IS_MEAN * np.diagonal(part.mean(axis=0)).max()
-            scale = np.where(is_mean, 0, 1 / np.sqrt(np.where(is_mean, 1, norms)))
-            cosines = centred * scale[:, None] * scale
-            of_pairs = cosines.mean(axis=0)[below]
-            if of_pairs.std() > _NO_SPREAD:
-                total += (cosines - of_pairs.mean()) / of_pairs.std()
-        return InputMatrices(total[None], False)
-
     def of_inputs(self, chosen: Sequence[int]) -> InputMatrices:
         """Some of the inputs."""
         return InputMatrices(np.ascontiguousarray(self.parts[:, chosen]), self.is_kernel)
 
     def of_items(self, items: Sequence[Sequence[int]]) -> InputMatrices:
-        """The mean of every matrix over the leaves of two items, which are disjoint sets of leaves."""
+        """The mean of every matrix over the leaves of two items, which are disjoint sets of leaves.
+
+        In a kernel, an item has the length of one of its leaves: the mean of several unlike leaves is shorter, and
+        divided to unit diagonal it would be like everything.
+        """
         item_of_leaf, size = np.full(self.n_leaves, -1), np.array([len(leaves) for leaves in items])
         for item, leaves in enumerate(items):
             item_of_leaf[list(leaves)] = item
         between = _sums_between(self.parts, item_of_leaf, len(items)) / np.outer(size, size)
         between = (between + between.swapaxes(2, 3)) / 2  # the sums are symmetric only up to rounding
+        if self.is_kernel:
+            own = np.diagonal(self.parts, axis1=2, axis2=3)
+            for item, leaves in enumerate(items):
+                between[:, :, item, item] = own[:, :, list(leaves)].mean(axis=2)
         return InputMatrices(between, self.is_kernel)
 
     def relabelled(self, orders: Int[np.ndarray, "input item"]) -> InputMatrices:

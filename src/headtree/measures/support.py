@@ -101,7 +101,7 @@ class _Conditional:
     def __init__(
         self, inputs: InputMatrices, weights: Float[np.ndarray, "sample 2 input"], rng: np.random.Generator
     ) -> None:
-        self._inputs, self._weights, self._rng = inputs.additive(), weights, rng
+        self._inputs, self._weights, self._rng = inputs, weights, rng
         self._known: dict[frozenset[Folder], tuple[ResampledTrees, _Relabelled]] = {}
 
     def holds(self, folder: Folder, supported: Sequence[Folder]) -> bool:

@@ -43,9 +43,10 @@ def check_memory(estimate: MemoryEstimate, limit: float | None, batch_size: int,
     if estimate.total <= allowed:
         return
     smaller = "a smaller batch_size, " if batch_size > 1 else ""
+    running = estimate.working + _CONSTANT
     raise InvalidValueError(
         f"this capture needs about {format_bytes(estimate.total)} (results {format_bytes(estimate.result)}, masks "
-        f"{format_bytes(estimate.masks)}, while running {format_bytes(estimate.working + _CONSTANT)}), but {source} is "
+        f"{format_bytes(estimate.masks)}, while running {format_bytes(running)}), but {source} is "
         f"{format_bytes(allowed)}; {advice}; or pass {smaller}fewer inputs at a time, layers=…, heads=…, "
         "window=… or dtype='float16', or raise memory_limit"
     )
