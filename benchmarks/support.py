@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.cluster.hierarchy import linkage
@@ -30,15 +32,31 @@ _PLANTED = [
 ]
 
 
+#: Of these also as kernels, which are centred before trees are made of them: sizes differ.
+_AS_KERNELS = [((5,) * 4, 8, 1.0), ((3, 5, 9, 13), 4, 1.0), ((2, 3, 10, 17), 6, 0.8)]
+
+
 def main(check: bool = False) -> None:
     """Print the tables; with `check`, use one small network of each kind only to see that everything runs."""
     n_networks = 1 if check else 20
     _noise(n_networks if check else 54, [8] if check else [8, 16, 24])
-    for planted in _PLANTED[:1] if check else _PLANTED:
-        for is_base_kept in (True, False):
-            _families(*planted, is_base_kept=is_base_kept, n_networks=n_networks)
+    for made, all_planted in ((_affinities, _PLANTED), (_kernels, _AS_KERNELS)):
+        for planted in all_planted[:1] if check else all_planted:
+            for is_base_kept in (True, False):
+                _families(*planted, made, is_base_kept=is_base_kept, n_networks=n_networks)
     if not check:
         _times()
+
+
+def _affinities(inputs: Float[np.ndarray, "input head _query _key"]) -> InputMatrices:
+    return InputMatrices(np.stack([_affinity(x) for x in inputs])[None], False)
+
+
+def _kernels(inputs: Float[np.ndarray, "input head _query _key"]) -> InputMatrices:
+    """Two kernels, of the first and of the last queries, as those of attention and of values."""
+    halves = np.stack(np.array_split(inputs, 2, axis=2)).reshape(2, *inputs.shape[:2], -1)
+    scaled = halves / np.linalg.norm(halves, axis=-1, keepdims=True)
+    return InputMatrices(scaled @ scaled.swapaxes(-1, -2), True)
 
 
 def _affinity(x: Float[np.ndarray, "head _query _key"]) -> Float[np.ndarray, "head head"]:
@@ -46,8 +64,8 @@ def _affinity(x: Float[np.ndarray, "head _query _key"]) -> Float[np.ndarray, "he
     return np.asarray(np.exp(-distances / np.median(distances)))
 
 
-def _support(affinities: Float[np.ndarray, "input head head"], seed: int) -> dict[int, float]:
-    return folder_support(InputMatrices(affinities[None], False), 60, np.random.default_rng(seed)).support
+def _support(inputs: InputMatrices, seed: int) -> dict[int, float]:
+    return folder_support(inputs, 60, np.random.default_rng(seed)).support
 
 
 def _noise_network(n_heads: int, n_inputs: int, seed: int) -> Float[np.ndarray, "input head head"]:
@@ -57,7 +75,7 @@ def _noise_network(n_heads: int, n_inputs: int, seed: int) -> Float[np.ndarray, 
 
 def _noise(n_networks: int, sizes: list[int]) -> None:
     largest = np.array([
-        max(_support(_noise_network(n_heads, n_inputs, seed), seed).values())
+        max(_support(InputMatrices(_noise_network(n_heads, n_inputs, seed)[None], False), seed).values())
         for n_heads in sizes
         for n_inputs in (4, 6, 10, 20)
         for seed in range(n_networks)
@@ -67,7 +85,15 @@ def _noise(n_networks: int, sizes: list[int]) -> None:
     print(f"  share with support somewhere {shares}; largest {largest.max():.2f}")
 
 
-def _families(sizes: tuple[int, ...], n_inputs: int, noise: float, *, is_base_kept: bool, n_networks: int) -> None:
+def _families(
+    sizes: tuple[int, ...],
+    n_inputs: int,
+    noise: float,
+    made: Callable[[Float[np.ndarray, "input head _query _key"]], InputMatrices],
+    *,
+    is_base_kept: bool,
+    n_networks: int,
+) -> None:
     """Families with one pattern each: the same in all inputs, or new in each, which makes unions of them chance."""
     true: list[float] = []
     inside: list[float] = []
@@ -79,13 +105,14 @@ def _families(sizes: tuple[int, ...], n_inputs: int, noise: float, *, is_base_ke
         if is_base_kept:
             patterns[:] = patterns[0]
         heads = patterns[:, labels] + noise * rng.standard_normal((n_inputs, len(labels), 18, 14))
-        support = _support(np.stack([_affinity(x) for x in heads]), seed)
+        support = _support(made(heads), seed)
         families = [as_folder(np.flatnonzero(labels == family)) for family in range(len(sizes))]
         true += [support.pop(family, 0.0) for family in families]
         for folder, value in support.items():
             is_inside = any(folder & family == folder for family in families)
             (inside if is_inside else unions).append(value)
     words = f"{'+'.join(map(str, sizes))} heads, {n_inputs} inputs, {'same' if is_base_kept else 'new'} patterns"
+    words += ", as kernels" if made is _kernels else ""
     print(f"{words:>58}: families {np.sum(np.array(true) >= 0.95)} of {len(true)}", end="")
     print(f", chance inside {np.sum(np.array(inside) > 0)} of {len(inside)}", end="")
     print("" if is_base_kept else f", chance unions {np.sum(np.array(unions) > 0)} of {len(unions)}")
