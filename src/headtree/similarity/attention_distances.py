@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
+from headtree._checks import is_shared
 from headtree._threads import for_each_task
 from headtree.errors import InvalidValueError
 from headtree.geometry.kernels_cpu import add_pairwise_l1
@@ -118,8 +119,15 @@ def _check_common(att: AttentionTensor, common: Square) -> None:
 
 def check_heads_present(att: AttentionTensor) -> None:
     """Refuse a head that is masked on every query."""
-    if att.mask is not None:
-        _check_any(att, sum((rows.present.sum(axis=1) for rows in _blocks(att)), np.zeros(att.shape[0])))
+    if att.mask is None:
+        return
+    is_same = isinstance(att.mask, torch.Tensor) and is_shared(att.mask, 0)
+    n_heads = 1 if is_same else att.shape[0]
+    n_queries = np.zeros(n_heads)
+    for queries in by_queries(att, slice(0, n_heads)):
+        hidden = torch.as_tensor(att.mask[:n_heads, queries])
+        n_queries += (~hidden).any(dim=2).sum(dim=1).numpy()
+    _check_any(att, n_queries)
 
 
 def _check_any(att: AttentionTensor, n_queries: Float[np.ndarray, " head"]) -> None:
