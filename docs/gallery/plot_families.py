@@ -61,5 +61,5 @@ print(f"adjusted Rand index of two halves: {again.rand_index:.2f} ({again.low:.2
 # before. Streaks are words that happened to be at the same position: there the family follows words and not
 # positions. A support of 1 would mean that every set of passages shows exactly this group.
 #
-# **What not to conclude.** At most eight families are chosen, disjoint and large; they are not *the* kinds of
+# **What not to conclude.** At most eight families are chosen here, disjoint and large; they are not *the* kinds of
 # heads. Heads outside of all families are not noise, they only change company from passage to passage.

@@ -245,6 +245,21 @@ def test_likeness_is_the_smaller_mean_cosine_of_the_pairs_of_a_folder():
     assert likeness_of(InputMatrices(inputs.parts[:1], False), folders) is None
 
 
+def test_families_of_heads_that_do_alike_are_more_of_them():
+    """They are small: up to twelve by default, and eight of heads that look alike."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(np.eye(60)[:14], 2, axis=0) + 0.05 * rng.standard_normal((2, 8, 28, 60))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    kernels = x @ x.swapaxes(-1, -2)
+    found = consensus_of(InputMatrices(kernels, True), "function", n_bootstrap=30, rng=0)
+    assert len(found.families()) == 12
+    assert found.families().replication is found.replication is not None
+    assert found.families(8).replication is None
+    assert found.growth[-1].coverage == pytest.approx(24 / 28)
+    looks = consensus_of(InputMatrices(kernels[:1], False), "attention", n_bootstrap=30, rng=0)
+    assert len(looks.families()) == 8
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_functional_families_are_the_best_of_all_choices(seed):
     found = random_consensus(seed)

@@ -142,7 +142,7 @@ def test_less_than_the_process_takes_is_refused_before_a_model_is_loaded(tmp_pat
         app, ["run", "no-such-model", "--text", str(text), "--memory", "1kB", "-o", str(tmp_path / "run")]
     )
     assert result.exit_code == 2
-    assert "which Python and its libraries take without any tensor, got 1 kB; allow more" in result.stderr
+    assert "which this process takes without any tensor, got 1 kB; allow more" in result.stderr
     assert not (tmp_path / "run").exists()
 
 

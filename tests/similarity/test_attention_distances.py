@@ -6,6 +6,7 @@ from scipy.spatial.distance import jensenshannon
 
 import headtree as ht
 from headtree.similarity.attention_distances import attention_distance, probability_cosines
+from headtree.similarity.head_similarity import named_heads
 from headtree.tensor import probabilities
 from tests.similarity.examples import cases, own_masks, scores, tensor
 
@@ -139,3 +140,9 @@ def test_heads_without_a_query_in_common_are_refused_by_name(kind):
     mask[3] = True
     with pytest.raises(ht.HeadtreeError, match=r"head L0H3 is masked on every query .* att\.take"):
         attention_distance(tensor(scores(), mask), kind)
+
+
+def test_notes_name_a_few_heads_of_many():
+    heads = [ht.HeadId(0, head) for head in range(9)]
+    assert named_heads(heads[:8]) == ", ".join(f"L0H{i}" for i in range(8))
+    assert named_heads(heads) == "L0H0, L0H1, L0H2, … (9 in all)"

@@ -91,6 +91,15 @@ def test_numbers_that_are_no_scores_are_refused_in_any_shape(number, given):
         np.testing.assert_array_equal(np.broadcast_to(found, x.shape), np.broadcast_to(wanted, x.shape))
 
 
+@pytest.mark.parametrize("scale", [1e6, 1e8, 1e9, 1e12, 1e30])
+def test_an_array_of_large_numbers_holds_no_mask(scale):
+    rng = np.random.default_rng(0)
+    ht.head_similarity(ht.AttentionTensor.from_array(scale * rng.standard_normal((4, 8, 8))))
+    x = rng.standard_normal((4, 8, 8))
+    x[:, :, 3] = -scale * (1 + rng.random((4, 8)))  # a key that no query attends to
+    ht.head_similarity(ht.AttentionTensor.from_array(x))
+
+
 def test_padding_on_the_left_does_not_hide_a_causal_mask():
     x = masked_by_numbers(-1e9)
     x[:, :, :2] = -1e9

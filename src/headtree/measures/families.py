@@ -81,7 +81,9 @@ class Families:
     support: Float[np.ndarray, " family"]  #: how much of it other inputs put together, beyond chance; above 0
     medoid: Int[np.ndarray, " family"]  #: the leaf that is most alike to the others of its family
     of_leaf: Int[np.ndarray, " leaf"]  #: index of the family of each leaf; -1 for leaves in none
-    replication: Replication | None  #: None without families, for fewer than four inputs, or another number of them
+    replication: (
+        Replication | None
+    )  #: None without families, with fewer than four inputs, and for another `at_most`
 
     def __len__(self) -> int:
         return len(self.folders)
@@ -121,7 +123,8 @@ def growth_of_support(
 ) -> tuple[Growth, ...]:
     """Support that a quarter and a half of the inputs, four of them at least, and all of them give the families.
 
-    As in `replication_of_families`, the null distribution is that of all inputs, and not conditional.
+    Of a quarter and a half the null distribution is that of all inputs, and not conditional, as in
+    `replication_of_families`. The last is the support of the families itself.
     """
     n, sizes = inputs.n_inputs, np.array([len(leaves) for leaves in families])
     if not families:

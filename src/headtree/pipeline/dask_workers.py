@@ -74,9 +74,8 @@ def local_cluster(n: int) -> Iterator[str]:
                 threads_per_worker=max(1, torch.get_num_threads() // n),
                 processes=True,
                 dashboard_address=None,
-                scheduler_kwargs={
-                    "dashboard_address": "127.0.0.1:0"
-                },  # any free port: another cluster may have 8787
+                # any free port: another cluster may have 8787
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
                 local_directory=scratch,
                 silence_logs=logging.CRITICAL,
             )
@@ -125,7 +124,9 @@ def _reason(address: str, error: Exception) -> str:
         return getattr(refused, "strerror", None) or first_line(refused)
     if isinstance(error, TimeoutError):
         return "something accepts connections there and says nothing"
-    return first_line(error) if isinstance(error, ValueError) else "something else answers there"
+    if isinstance(error, (CommClosedError, MemoryError)):  # what it says was taken for the length of a message
+        return "something else answers there"
+    return first_line(error)
 
 
 async def _answer(address: str) -> None:

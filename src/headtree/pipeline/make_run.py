@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,12 +10,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from headtree.errors import InvalidValueError
+from headtree.errors import HeadtreeWarning, InvalidValueError
 from headtree.pipeline import array_run as arrays
 from headtree.pipeline import steps
 from headtree.pipeline.array_run import ArrayFile
 from headtree.pipeline.memory_limit import Limit, limit_in_bytes
-from headtree.pipeline.sources import Source, TensorSource
+from headtree.pipeline.sources import Capture, Source, TensorSource
 from headtree.pipeline.workers import ThisProcess, Workers
 from headtree.questionnaire.settings import Questionnaire
 from headtree.runs.contents import files_of
@@ -110,15 +111,16 @@ def make_run(
         "similarity": _checked_similarity(similarity, source),
         "raw": _checked_raw(raw, source.kind),
     }
-    begin = cache(source.begin)  # a model is loaded once, if any step needs it
     on, limit = workers or ThisProcess(), limit_in_bytes(memory)
+
+    @cache
+    def begin() -> Capture:  # a model is loaded once, if any step needs it
+        if not isinstance(source, TensorSource):
+            Limit(limit).check_process()
+        return source.begin()
+
     if isinstance(source, TensorSource):
-        for att in checked_tensors(source.tensors):  # before anything is written
-            check_future_keys(att)
-            check_heads_present(att)
-            Limit(limit).check(att, questionnaire or Questionnaire())
-    else:
-        Limit(limit).check_process()
+        _check_before_writing(source, Limit(limit), questionnaire or Questionnaire())
     plan = {
         "capture": PlannedStep(lambda writer: steps.capture(writer, begin, on), files_of("capture")),
         "organize": PlannedStep(lambda writer: steps.organize_inputs(writer, on, limit), files_of("organize")),
@@ -135,6 +137,16 @@ def make_run(
     with writing_run(path, source.kind, settings, force=force) as writer:
         _carry_out(writer, plan | (_PICTURES if draw else {}), say)
     return open_run(path)
+
+
+def _check_before_writing(source: TensorSource, limit: Limit, settings: Questionnaire) -> None:
+    """Refuse tensors that the steps would refuse later; these warn of what they warn of."""
+    for att in checked_tensors(source.tensors):
+        limit.check(att, settings)
+        check_heads_present(att)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HeadtreeWarning)
+            check_future_keys(att)
 
 
 def _checked_landmarks(settings: Questionnaire) -> Questionnaire:

@@ -105,8 +105,8 @@ class Limit:
         needed = memory_in_use() + _OTHER
         if self.bytes is not None and self.bytes < needed:
             raise InvalidValueError(
-                f"memory must be at least {format_bytes(int(1.1 * needed))}, which Python and its libraries take "
-                f"without any tensor, got {format_bytes(self.bytes)}; allow more"
+                f"memory must be at least {format_bytes(int(1.1 * needed))}, which this process takes without any "
+                f"tensor, got {format_bytes(self.bytes)}; allow more"
             )
 
     def check(self, att: AttentionTensor, settings: Questionnaire) -> None:

@@ -13,7 +13,7 @@ from headtree.measures.families import Growth, Replication
 from headtree.tensor.zarr_dataset import Variable, create, finish, open_group, put
 from headtree.trees.tree import PartitionTree
 
-FORMAT = "headtree.run.similarity/2"
+FORMAT = "headtree.run.similarity/3"
 
 
 def write_similarities(folder: Path, found: Mapping[str, Consensus]) -> None:

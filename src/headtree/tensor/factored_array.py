@@ -76,7 +76,7 @@ class FactoredArray(LazyArray):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the entries: double precision if the factors have it, otherwise single."""
-        is_double = any(layer.query.dtype == torch.float64 for layer in self.layers)
+        is_double = any(torch.float64 in (layer.query.dtype, layer.key.dtype) for layer in self.layers)
         return np.dtype(np.float64 if is_double else np.float32)
 
     @property
@@ -100,7 +100,7 @@ class FactoredArray(LazyArray):
     ) -> Float[Tensor, "head query key"]:
         """The entries at all combinations of the indices along each axis, in new memory."""
         heads, queries, keys = index
-        scores = self._scores(heads, queries, keys, device)
+        scores = self._scores(heads, queries, keys, device).to(getattr(torch, self.dtype.name))
         for shift in (self.log_sums, self.means):
             if shift is not None:
                 scores -= _taken(shift, heads, queries)[:, :, None].to(scores)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: How far below the largest score of their row numbers are that stand for a mask: models add -1e4, -1e9 or -inf to
 #: scores, which may be negative all along a row.
 _FAR_BELOW = 5e3
-#: Numbers below the first of these, among others above the second, are no scores: -1e9 and the lowest of a number
-#: type stand for a mask, whatever its shape.
-_NO_SCORE, _SCORES = -1e8, -1e6
+#: Equal numbers below the first of these, beside others no larger than the second, stand for a mask, whatever its
+#: shape: -1e9, or the lowest of float32.
+_NO_SCORE, _SCORES = -1e8, 1e6
 #: A mask of all such numbers among the scores x in Python, without a mask and beside one.
 _ALL_FAR_BELOW = f"x <= x.max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f}"
 _BESIDE_A_MASK = f"mask | (x <= np.where(mask, -np.inf, x).max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f})"
@@ -50,13 +50,12 @@ def check_future_keys(att: AttentionTensor) -> None:
                     "the mask given hides nothing, and would count as scores; write nan there in a file, or hide "
                     f"them too: mask={_BESIDE_A_MASK}"
                 )
-    for query in {0, n_queries // 2, n_queries - 1}:  # a window hides other keys of the first than of the last
-        for head in torch.nonzero(_has_no_scores(att, slice(query, query + 1))).flatten().tolist():
-            raise InvalidValueError(
-                f"the scores of head {att.heads[head]} hold numbers such as -1e9 that stand for a mask and would "
-                "count as scores; write nan there in a file, or pass the mask itself when you make the tensor: "
-                f"mask={_ALL_FAR_BELOW if att.mask is None else _BESIDE_A_MASK}"
-            )
+    for head in torch.nonzero(_has_no_scores(att)).flatten().tolist():
+        raise InvalidValueError(
+            f"the scores of head {att.heads[head]} hold numbers such as -1e9 that stand for a mask and would count "
+            "as scores; write nan there in a file, or pass the mask itself when you make the tensor: "
+            f"mask={_ALL_FAR_BELOW if att.mask is None else _BESIDE_A_MASK}"
+        )
     if att.mask is None and att.provenance.get("causal") and future.any():
         warnings.warn(
             "these scores were captured from a causal model, but their mask is missing, so keys after the query "
@@ -100,12 +99,20 @@ def _is_hidden(
     return is_far & has_two_near
 
 
-def _has_no_scores(att: AttentionTensor, queries: slice) -> Bool[Tensor, " head"]:
-    """Whether each head has numbers that no score is beside others that are usual ones."""
-    scores, present = _present(att, slice(None), queries)
-    finite = present & scores.isfinite()
-    is_none, is_usual = finite & (scores <= _NO_SCORE), finite & (scores > _SCORES)
-    return (is_none.any(dim=2) & is_usual.any(dim=2) & (is_none | is_usual | ~present).all(dim=2)).any(dim=1)
+def _has_no_scores(att: AttentionTensor) -> Bool[Tensor, " head"]:
+    """Whether each head has numbers that no score is beside usual ones, among three of its queries.
+
+    Such numbers are the same, but for the scores that they were added to; large scores differ.
+    """
+    last = att.shape[1] - 1
+    rows = [_present(att, slice(None), slice(q, q + 1)) for q in (0, last // 2, last)]
+    scores, present = (torch.cat(each, dim=1) for each in zip(*rows, strict=True))
+    present = present & scores.isfinite()
+    is_none, is_usual = present & (scores <= _NO_SCORE), present & (scores.abs() <= _SCORES)
+    highest = scores.masked_fill(~is_none, -torch.inf).amax(dim=(1, 2))
+    lowest = scores.masked_fill(~is_none, torch.inf).amin(dim=(1, 2))
+    beside = (is_none.any(dim=2) & is_usual.any(dim=2)).any(dim=1)
+    return beside & (is_none | is_usual | ~present).all(dim=2).all(dim=1) & (highest - lowest <= 2 * _SCORES)
 
 
 def _is_half_masked(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor, " head"]:

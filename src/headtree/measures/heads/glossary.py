@@ -206,7 +206,7 @@ OF_RUNS = {
     ),
     "exponent_given": Definition("the same on dyadic trees over the original order", "headtree"),
     "organized": Definition(
-        "only with --raw: what the Haar entropies, the norm and the exponents are of, and the trees below the "
+        "only with --raw: what the Haar entropies, norm and exponents were computed from, and the trees under the "
         "structure score",
         "headtree",
     ),

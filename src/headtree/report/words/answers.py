@@ -28,7 +28,8 @@ _ENOUGH_INPUTS = 10
 
 #: Mean support below which more inputs help. In 18 draws of 10 or 20 inputs of txl, ViT and MiniLM, each held
 #: against twice as many, support or coverage then rose by 0.05 or more in 11 of 12 draws; above, both sets had
-#: nearly the same families (an adjusted Rand index of 0.92 or more in 6 of 6). Earlier growth told nothing.
+#: nearly the same families (an adjusted Rand index of 0.92 or more in 6 of 6). The growth up to there told nothing.
+#: (Support was then of families whose folders were not tested given others: up to 0.05 less than theirs on these.)
 _ENOUGH_SUPPORT = 0.8
 
 #: Reliability from which the order of heads by effect says something.
