@@ -27,6 +27,7 @@ import dask
 import torch
 from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security, get_worker, rpc, wait
 from distributed.comm import CommClosedError, get_address_host_port
+from distributed.gc import disable_gc_diagnosis
 from distributed.protocol import pickle as wire
 
 from headtree._version import __version__
@@ -80,6 +81,7 @@ def local_cluster(n: int) -> Iterator[str]:
                 silence_logs=logging.CRITICAL,
             )
             stack.enter_context(cluster)
+            disable_gc_diagnosis(force=True)  # a callback of every garbage collection, in which Ctrl-C gets lost
         yield str(cluster.scheduler_address)
 
 

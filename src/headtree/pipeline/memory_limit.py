@@ -102,8 +102,10 @@ class Limit:
 
     def check_process(self) -> None:
         """Raise an error if not even this process without a tensor is within the limit."""
+        if self.bytes is None:
+            return
         needed = memory_in_use() + _OTHER
-        if self.bytes is not None and self.bytes < needed:
+        if self.bytes < needed:
             raise InvalidValueError(
                 f"memory must be at least {format_bytes(int(1.1 * needed))}, which this process takes without any "
                 f"tensor, got {format_bytes(self.bytes)}; allow more"
