@@ -25,7 +25,7 @@ _QUICK_DIVISIONS = 30
 _SUBSETS = 5
 
 #: Heads do alike if they look alike and write alike: both mean cosines, without what all heads share, above this.
-#: Chosen on validation text; `docs/similarities.md` has the numbers.
+#: Chosen on validation and training text; `docs/similarities.md` has the numbers.
 _LEAST_LIKENESS = 0.12
 
 #: Families that are chosen by default, and those of heads that do alike, which are smaller.
@@ -81,9 +81,7 @@ class Families:
     support: Float[np.ndarray, " family"]  #: how much of it other inputs put together, beyond chance; above 0
     medoid: Int[np.ndarray, " family"]  #: the leaf that is most alike to the others of its family
     of_leaf: Int[np.ndarray, " leaf"]  #: index of the family of each leaf; -1 for leaves in none
-    replication: (
-        Replication | None
-    )  #: None without families, with fewer than four inputs, and for another `at_most`
+    replication: Replication | None  #: None without families, for fewer than four inputs, or another `at_most`
 
     def __len__(self) -> int:
         return len(self.folders)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FAR_BELOW = 5e3
 #: Equal numbers below the first of these, beside others no larger than the second, stand for a mask, whatever its
 #: shape: -1e9, or the lowest of float32.
-_NO_SCORE, _SCORES = -1e8, 1e6
+_LOWEST_SCORE, _LARGEST_SCORE = -1e8, 1e6
 #: A mask of all such numbers among the scores x in Python, without a mask and beside one.
 _ALL_FAR_BELOW = f"x <= x.max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f}"
 _BESIDE_A_MASK = f"mask | (x <= np.where(mask, -np.inf, x).max(axis=-1, keepdims=True) - {_FAR_BELOW:.0f})"
@@ -50,7 +50,7 @@ def check_future_keys(att: AttentionTensor) -> None:
                     "the mask given hides nothing, and would count as scores; write nan there in a file, or hide "
                     f"them too: mask={_BESIDE_A_MASK}"
                 )
-    for head in torch.nonzero(_has_no_scores(att)).flatten().tolist():
+    for head in torch.nonzero(_has_mask_numbers(att)).flatten().tolist():
         raise InvalidValueError(
             f"the scores of head {att.heads[head]} hold numbers such as -1e9 that stand for a mask and would count "
             "as scores; write nan there in a file, or pass the mask itself when you make the tensor: "
@@ -99,20 +99,20 @@ def _is_hidden(
     return is_far & has_two_near
 
 
-def _has_no_scores(att: AttentionTensor) -> Bool[Tensor, " head"]:
-    """Whether each head has numbers that no score is beside usual ones, among three of its queries.
+def _has_mask_numbers(att: AttentionTensor) -> Bool[Tensor, " head"]:
+    """Whether each head has numbers too low for scores beside usual scores, in any of three queries.
 
-    Such numbers are the same, but for the scores that they were added to; large scores differ.
+    The numbers of a mask are equal up to the scores to which they were added; large scores differ.
     """
     last = att.shape[1] - 1
     rows = [_present(att, slice(None), slice(q, q + 1)) for q in (0, last // 2, last)]
     scores, present = (torch.cat(each, dim=1) for each in zip(*rows, strict=True))
     present = present & scores.isfinite()
-    is_none, is_usual = present & (scores <= _NO_SCORE), present & (scores.abs() <= _SCORES)
-    highest = scores.masked_fill(~is_none, -torch.inf).amax(dim=(1, 2))
-    lowest = scores.masked_fill(~is_none, torch.inf).amin(dim=(1, 2))
-    beside = (is_none.any(dim=2) & is_usual.any(dim=2)).any(dim=1)
-    return beside & (is_none | is_usual | ~present).all(dim=2).all(dim=1) & (highest - lowest <= 2 * _SCORES)
+    is_low, is_usual = present & (scores <= _LOWEST_SCORE), present & (scores.abs() <= _LARGEST_SCORE)
+    highest = scores.masked_fill(~is_low, -torch.inf).amax(dim=(1, 2))
+    lowest = scores.masked_fill(~is_low, torch.inf).amin(dim=(1, 2))
+    beside = (is_low.any(dim=2) & is_usual.any(dim=2)).any(dim=1)
+    return beside & (is_low | is_usual | ~present).all(dim=2).all(dim=1) & (highest - lowest <= 2 * _LARGEST_SCORE)
 
 
 def _is_half_masked(att: AttentionTensor, heads: slice, queries: slice) -> Bool[Tensor, " head"]:
