@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -279,24 +279,17 @@ def consensus_of(
     transfer = np.array([found.transfer[folder] for folder in folders])
     support = np.array([found.support[folder] for folder in folders])
     likeness = likeness_of(inputs, leaves_of_folders)
+    affinity, n_inputs = inputs.combined(), inputs.n_inputs
+    agreed = Consensus(kind, tree, affinity, transfer, support, None, (), n_inputs, n_bootstrap, likeness)
+    families = agreed.families()
+    if not halved or not len(families):
+        return agreed
     number = usual_number(likeness)
     exponent = exponent_of_families(tree, transfer, support, number)
-    chosen = best_folders(tree, transfer, support, number, exponent, likeness)
-    is_compared = halved and bool(chosen)
-    families = [leaves_of_folders[i] for i in chosen]
-    return Consensus(
-        kind=kind,
-        tree=tree,
-        affinity=inputs.combined(),
-        transfer=transfer,
-        support=support,
-        replication=(
-            replication_of_families(inputs, found.chance, number, exponent, source) if is_compared else None
-        ),
-        growth=growth_of_support(inputs, found.chance, families, support[chosen], source) if is_compared else (),
-        n_inputs=inputs.n_inputs,
-        n_bootstrap=n_bootstrap,
-        likeness=likeness,
+    return replace(
+        agreed,
+        replication=replication_of_families(inputs, found.chance, number, exponent, source),
+        growth=growth_of_support(inputs, found.chance, families.folders, families.support, source),
     )
 
 

@@ -119,14 +119,12 @@ def growth_of_support(
     support: Float[np.ndarray, " family"],
     rng: np.random.Generator,
 ) -> tuple[Growth, ...]:
-    """Support that a quarter and a half of the inputs, four of them at least, and all of them give the families.
+    """Support that a quarter and a half of the inputs, four at least, and all of them give one or more families.
 
     Of a quarter and a half the null distribution is that of all inputs, and not conditional, as in
     `replication_of_families`. The last is the support of the families itself.
     """
     n, sizes = inputs.n_inputs, np.array([len(leaves) for leaves in families])
-    if not families:
-        return ()
     members = _members(families, inputs.n_leaves)
 
     def row(n_inputs: int, found: Float[np.ndarray, "sample family"]) -> Growth:
